@@ -398,7 +398,7 @@ def ways(rows: Tensor, labels: Tensor) -> dict[str, Callable[[Tensor, Tensor], T
 def along_the_line(
     run: Path, measured: Callable[[Source], tuple[Tensor, Tensor]], test: Packed, model: torch.nn.Module
 ) -> dict[str, float]:
-    """Return the test accuracy of the weights between the closed form and the end, and of what they are made of."""
+    """Return the test accuracy of weights between the closed form and the mean of the last ones, and of these."""
     first, kept = saved_weights(run / "closed_form"), dict(model.state_dict())
     folds = [RunFolder(path) for path in sorted((run / "folds").glob("fold-*"))] or [RunFolder(run)]
     states = [newest_state(fold.last_checkpoint) for fold in folds]
@@ -559,7 +559,7 @@ def show(lines: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> Non
             for way in rows[0]["ways"]:
                 areas = [row["ways"][way] for row in rows]
                 print(f"    {way}: {np.mean(areas):.3f} +- {np.std(areas):.3f}")
-    print("\nthe saved place, by draw; test accuracy along the line")
+    print("\nposition of the saved weights, per draw; test accuracy from the closed form to the last weights")
     for (name, model, arm), rows in groups.items():
         saved = [
             next(
@@ -598,7 +598,7 @@ def pooled_error(rows: Sequence[Mapping[str, Any]], out: Path) -> str:
         return 100 * sum(gaps) / len(values)
 
     generator = np.random.default_rng(0)
-    # The draws share their test pictures, so chance repeats itself with them.
+    # The draws share their test pictures, so their random errors are the same.
     count = len(values) // len(rows)
     trials = [np.tile(generator.random(count), len(rows)) < values for _ in range(10)]
     return f"{error(flags):.2f} ({np.mean([error(trial) for trial in trials]):.2f})"

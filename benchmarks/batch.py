@@ -77,7 +77,7 @@ def small_model(folder: Path) -> Path:
 
 
 def decoder_alone(photos: Path, preprocess: Preprocess, *, device: torch.device) -> Pace:
-    """Read every file with the workers that `vitrine embed` would start, and give the batches to nobody."""
+    """Read every file with the workers that `vitrine embed` would start, and discard the batches."""
     source, pace = open_loose(photos), Pace()
     count, kind = chosen_workers(None, device=device, num_pictures=len(source))
     batch = at_a_time_alone(device, preprocess.size)

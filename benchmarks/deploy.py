@@ -4,7 +4,7 @@
 
 TRAIN and TEST are folders with one folder per class. Times are processor time on one thread, in turns, so that other
 work on the machine changes them little; the ratio is the median over the rounds. Packages that are not installed are
-named and left out: onnxruntime, openvino, executorch, ai-edge-litert with litert-torch, coremltools.
+named and skipped: onnxruntime, openvino, executorch, ai-edge-litert with litert-torch, coremltools.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
             try:
                 result = export(options, target, Path(folder) / target)
             except MissingExtraError as error:
-                print(f"{target}: left out, {error}")
+                print(f"{target}: skipped, {error}")
                 continue
             report(result)
             runs |= runs_of(result.folder, target)
@@ -100,7 +100,7 @@ def runs_of(folder: Path, target: str) -> dict[tuple[str, str], Run]:
             try:
                 runner = open_runner(folder / FILES[precision], engine=engine, threads=1)
             except MissingExtraError as error:
-                print(f"{engine}: left out, {error}")
+                print(f"{engine}: skipped, {error}")
                 break
             runs[engine, precision] = lambda images, runner=runner: runner(images.numpy())
     return runs

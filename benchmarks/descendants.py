@@ -1,4 +1,4 @@
-"""The study of ViT's descendants on a GPU that is lent for minutes: packs to send, and its speed before it starts.
+"""Prepare the study of ViT's descendants for a GPU that is available for minutes: small packs of data, and its speed.
 
     python benchmarks/descendants.py pack cifar10 packs/cifar10.tar          equal subsets, 37 MB each
     python benchmarks/descendants.py unpack packs/cifar10.tar sets/cifar10   on the machine with the GPU
@@ -50,7 +50,9 @@ def main() -> None:
     packing = verbs.add_parser("pack")
     packing.add_argument("data")
     packing.add_argument("file", type=Path)
-    packing.add_argument("--train", type=int, default=11_200, help="a tenth of them is held out")
+    packing.add_argument(
+        "--train", type=int, default=11_200, help="training images; a tenth of them is held out"
+    )
     packing.add_argument("--test", type=int, default=6_000)
     unpacking = verbs.add_parser("unpack")
     unpacking.add_argument("file", type=Path)
@@ -58,12 +60,12 @@ def main() -> None:
     timing = verbs.add_parser("speed")
     timing.add_argument("data")
     timing.add_argument(
-        "--scales", default="little", help="of the others only recorded steps are timed, alone"
+        "--scales", default="little", help="of all but the first, only recorded steps are timed, alone"
     )
     timing.add_argument("--steps", type=int, default=45)
     timing.add_argument("--at-once", default="4,8,12", help="numbers of processes")
     timing.add_argument("--mps", action="store_true", help="time several processes with MPS as well")
-    timing.add_argument("--methods", type=int, help="time only the first of them")
+    timing.add_argument("--methods", type=int, help="time only this many methods")
     timing.add_argument("--device", default="cuda")
     timing.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -100,7 +102,7 @@ def print_speeds(options: Namespace, folder: Path) -> None:
                 for count in counts:
                     measured = together(pool, count, scales[0], options, folder)
                     write({**measured, "mps": has_mps, "gain": gain_of(measured["ms"], first)})
-        except Exception as error:  # MPS may be forbidden in a container: that is an answer, too
+        except Exception as error:  # MPS may be forbidden in a container: the error is then the result
             write({"scale": scales[0], "mps": has_mps, "failed": last_line(error)})
     shares = [line["gain"] for line in lines if "gain" in line]
     for line in summary(first, scales[0], options, folder, gain=max([1.0, *shares])):
@@ -154,7 +156,7 @@ def gain_of(shared: Sequence[tuple[str, float]], alone: Sequence[dict[str, Any]]
 def summary(
     lines: Sequence[dict[str, Any]], scale: str, options: Namespace, folder: Path, *, gain: float
 ) -> Iterator[dict[str, Any]]:
-    """Yield the minutes of the whole study: steps times milliseconds over what sharing gains."""
+    """Yield the minutes of the whole study: steps times milliseconds, divided by the gain from sharing."""
     plan = short_plan(scale, options, folder / scale)
     ms = {line["method"]: line["ms"] for line in lines if line.get("recorded") and "ms" in line}
     full = plan.remake({run.settings["method"]: 1.0 for run in plan.runs})

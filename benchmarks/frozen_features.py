@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def draw_sample(data: str, *, num_train: int, num_test: int) -> list[Sample]:
-    """Draw so many pictures per class, shuffled, so that a part of the sample is a fair one; the seed is 0."""
+    """Draw this many pictures per class, shuffled, so that a part of the sample is a fair one; the seed is 0."""
     if data in GENERATED:
         generator = np.random.default_rng(0)
         draw = noise if data == "noise" else texture

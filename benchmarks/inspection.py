@@ -85,7 +85,7 @@ def measure_attention(model: str, pets: Path, *, count: int, size: int) -> None:
         figures.setdefault(f"{PLAIN}, border is animal", []).append(
             shares(flow, animal + border, np.ones_like(animal))
         )
-        figures.setdefault(f"{PLAIN}, border left out", []).append(shares(flow, animal, 1 - border))
+        figures.setdefault(f"{PLAIN}, border ignored", []).append(shares(flow, animal, 1 - border))
         if len(images) < DISTANCE_IMAGES:
             images.append(image)
     print(f"{len(chosen)} photos at {size} px, spread evenly over {len(trimaps)}")

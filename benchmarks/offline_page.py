@@ -1,8 +1,8 @@
-"""Compare an exported page with Python on fifty odd photos, and time its first answer, in a real browser.
+"""Compare an exported page with Python on fifty unusual photos, and time its first answer, in a real browser.
 
     python benchmarks/offline_page.py MODEL [--int8] [--photos PHOTOS] [--pictures OUT]
 
-Exports MODEL. Prints for each odd photo the largest and the mean difference of its pixels (levels of 255) and of its
+Exports MODEL. Prints for each photo the largest and the mean difference of its pixels (levels of 255) and of its
 logits, then how long the page takes to open and to answer for the first and the following photos: seconds, and
 processor seconds of the browser, which other load changes less. `--pictures` writes screenshots: light, dark, phone.
 """
@@ -27,8 +27,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--int8", action="store_true")
-    parser.add_argument("--photos", type=Path, help="photos to time the page with [default: an odd one]")
-    parser.add_argument("--count", type=int, default=50, help="odd photos to compare")
+    parser.add_argument("--photos", type=Path, help="photos to time the page with [default: an unusual one]")
+    parser.add_argument("--count", type=int, default=50, help="unusual photos to compare")
     parser.add_argument("--answers", type=int, default=8, help="photos to time")
     parser.add_argument("--pictures", type=Path)
     options = parser.parse_args()
@@ -97,7 +97,7 @@ def measure(browser: Any, address: str, options: argparse.Namespace) -> None:
             times.append(answering.processor)
     if times:
         print(
-            f"further answers: {statistics.median(times):.2f} s of processors in the median of {len(times)}"
+            f"further answers: {statistics.median(times):.2f} s of processor time, the median of {len(times)}"
         )
     page.close()
 
@@ -144,7 +144,7 @@ class Spent:
         self.processor = processor_seconds() - self.before
 
     def __str__(self) -> str:
-        return f"{self.seconds:.2f} s, {self.processor:.2f} s of processors"
+        return f"{self.seconds:.2f} s, {self.processor:.2f} s of processor time"
 
 
 def processor_seconds() -> float:

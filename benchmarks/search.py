@@ -81,7 +81,7 @@ def index(options: argparse.Namespace, work: Path) -> None:
     before = spent()
     expected = nearest(options.count, options.width, queries, 10)
     print(
-        f"exact search: {1000 * (spent() - before) / options.queries:,.1f} ms per query (vectors drawn anew)"
+        f"exact search: {1000 * (spent() - before) / options.queries:,.1f} ms per query (vectors drawn again)"
     )
     opened = VectorIndex.open(work / "index")
     print("\nprobes  recall@10  ms of processor time per query")

@@ -119,7 +119,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--tune-epochs", type=float, default=30)
     parser.add_argument("--pretrain-set", action="append", default=[], help="a setting for all pre-training")
     parser.add_argument("--tune-set", action="append", default=[], help="a setting for all fine-tuning")
-    parser.add_argument("--tiny", action="store_true", help="a model and batches that show only that it runs")
+    parser.add_argument(
+        "--tiny", action="store_true", help="a toy model and small batches, only to show that it runs"
+    )
     parser.add_argument("--job", help=argparse.SUPPRESS)
     return parser.parse_args()
 

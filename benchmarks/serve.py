@@ -74,12 +74,12 @@ def main() -> None:
     )
     parser.add_argument("--growth", type=float, default=0.05, help="memory growth that counts as a failure")
     parser.add_argument(
-        "--side", type=int, help="make the photos' shorter side so long, as a phone's page would"
+        "--side", type=int, help="resize the photos to this shorter side, as the page on a phone does"
     )
     parser.add_argument(
-        "--onnx", help="let this export compute, in the server and in all that it is held against"
+        "--onnx", help="compute with this export, in the server and in everything that it is compared with"
     )
-    parser.add_argument("--precision", default="fp32", help="what torch computes in, likewise")
+    parser.add_argument("--precision", default="fp32", help="precision of torch, likewise")
     parser.add_argument("--checked", help="engines: pictures for the trial, other than those that are sent")
     parser.add_argument("--options", default="", help="more options for vitrine serve, in one string")
     options = parser.parse_args()
@@ -142,7 +142,7 @@ def load(options: argparse.Namespace) -> None:
     photos = read_photos(options.photos)
     if options.side:
         photos = [shrunk(photo, options.side) for photo in photos]
-    print(f"{len(photos)} photos of {sum(map(len, photos)) / len(photos) / 1000:.0f} kB in the mean")
+    print(f"{len(photos)} photos of {sum(map(len, photos)) / len(photos) / 1000:.0f} kB on average")
     if options.rounds:
         take_turns(photos, options)
     with running(serve_command(options)) as (port, pid):
@@ -221,7 +221,7 @@ def print_medians(which: str, turns: list[tuple[dict[str, float], Load, Load]]) 
         f"medians of {len(turns)} {which} rounds: model alone, server, plain FastAPI "
         f"{', '.join(f'{rate:.1f}' for rate in rates)} images/s, {', '.join(f'{time:.1f}' for time in times)} ms; "
         f"server {middle(s.rate / a['rate'] for a, s, _ in turns):.3f} of the model alone and "
-        f"{middle(s.rate / p.rate for _, s, p in turns):.2f} times plain FastAPI by images a second, "
+        f"{middle(s.rate / p.rate for _, s, p in turns):.2f} times plain FastAPI by images/s, "
         f"{middle(a['ms'] / s.processor_ms for a, s, _ in turns):.3f} and "
         f"{middle(p.processor_ms / s.processor_ms for _, s, p in turns):.2f} by processor time"
     )
@@ -234,7 +234,7 @@ def others_share(alone: dict[str, float], served: Load, plain: Load) -> float:
 def described(alone: dict[str, float], served: Load, plain: Load) -> str:
     return (
         f"model alone {alone['rate']:.1f}, server {served.rate:.1f}, plain FastAPI {plain.rate:.1f} images/s; "
-        f"processor time an image {alone['ms']:.1f}, {served.processor_ms:.1f}, {plain.processor_ms:.1f} ms"
+        f"processor time per image {alone['ms']:.1f}, {served.processor_ms:.1f}, {plain.processor_ms:.1f} ms"
     )
 
 
@@ -246,7 +246,7 @@ def memory_growth(memory: list[float]) -> tuple[float, str]:
 
 
 def serve_command(options: argparse.Namespace) -> list[str]:
-    # The clients send few photos again and again: without an own wish, none is answered from the cache.
+    # The clients send a few photos again and again: unless --options sets a cache, none is answered from it.
     cache = [] if "--cache" in options.options else ["--cache", "0"]
     command = [sys.executable, "-m", "vitrine", "serve", options.model, "--port", "0", *cache]
     return [*command, *computed_by(options), *options.options.split()]

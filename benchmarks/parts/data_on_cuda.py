@@ -82,8 +82,9 @@ def on_cuda(root: Path, options: argparse.Namespace) -> dict[str, Any]:
                 "real": real,
             }
             print(
-                f"with RandAugment and mixup, round {number}: synthetic {bare:.0f}, a resident batch augmented anew "
-                f"{made:.0f}, files {real:.0f} images/s: {100 * real / bare:.1f} % and {100 * real / made:.1f} %",
+                f"with RandAugment and mixup, round {number}: synthetic {bare:.0f}, a resident batch "
+                f"augmented in each step {made:.0f}, files {real:.0f} images/s: "
+                f"{100 * real / bare:.1f} % and {100 * real / made:.1f} %",
                 flush=True,
             )
     return figures

@@ -51,8 +51,8 @@ def engines(options: argparse.Namespace) -> None:
                 )
                 turns[name].append(load)
                 print(
-                    f"round {number + 1}, {name}: {load.rate:.1f} images/s, {load.processor_ms:.1f} ms of processors "
-                    f"per image, others {100 * load.others:.0f} %, statuses {load.statuses}",
+                    f"round {number + 1}, {name}: {load.rate:.1f} images/s, {load.processor_ms:.1f} ms of "
+                    f"processor time per image, others {100 * load.others:.0f} %, statuses {load.statuses}",
                     flush=True,
                 )
     plain = turns.pop(PLAIN)

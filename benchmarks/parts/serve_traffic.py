@@ -31,11 +31,11 @@ class Load:
     statuses: dict[int, int] = field(default_factory=dict)
     memory: list[float] = field(default_factory=list)
     rate: float = 0.0
-    """Answers a second once the queue is full."""
+    """Responses per second while the queue is full."""
     processor_ms: float = 0.0
-    """Of server and clients together, an answer."""
+    """Processor time of server and clients together, per response."""
     others: float = 0.0
-    """Share of the machine's processors that anybody else took meanwhile."""
+    """Share of the machine's processors that other processes took meanwhile."""
 
     def quantile(self, share: float) -> float:
         return sorted(self.latencies)[min(len(self.latencies) - 1, int(share * len(self.latencies)))]

@@ -83,6 +83,14 @@ def test_an_export_is_not_written_over_nor_into_the_images(model: Path, tmp_path
     assert inside("export", model, "--out", tmp_path / "a", *options).returncode == 0
     assert_refused(inside("export", model, "--out", tmp_path / "a", *options), "already holds", "--overwrite")
     assert inside("export", model, "--out", tmp_path / "a", "--overwrite", *options).returncode == 0
+    copy = tmp_path / "b" / "model.int8.onnx"  # of another model
+    copy.parent.mkdir()
+    copy.write_bytes(b"old")
+    onnx = ("export", model, "--to", "onnx", "--no-speed", "--out", copy.parent)
+    assert_refused(inside(*onnx), "already holds model.int8.onnx", "--overwrite")
+    assert copy.exists()
+    assert inside(*onnx, "--overwrite").returncode == 0
+    assert not copy.exists()
     inner = ("export", model, "--out", photos / "cat", "--images", photos)
     assert_refused(inside(*inner, *options), "where nothing is ever written")
 

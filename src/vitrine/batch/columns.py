@@ -25,7 +25,7 @@ Store = Literal["float32", "float16"]
 EMBEDDING, TOKENS = "embedding", "tokens"
 # Separates the names of several labels in one cell.
 BETWEEN_LABELS = ";"
-# What a model of numbers answers: the number, and the ends of its range where its errors are known.
+# Columns of a model that predicts a number: the number, and the ends of its range if its errors are known.
 _NUMBERS = ("predicted", "low", "high")
 # Vectors are not compressed: they are noise to every codec.
 _TEXT = ("path", "sha256", "label", "labels", "error")
@@ -36,7 +36,7 @@ class Columns:
     """The columns that are computed and stored for each picture."""
 
     top: int = 0
-    """Classes with their probabilities; 0 for none."""
+    """Number of classes to store with their probabilities; 0 for none."""
     has_embedding: bool = False
     has_tokens: bool = False
     """The features of every patch, after the last layer."""

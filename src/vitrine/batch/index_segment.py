@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from vitrine.runtime.optional import optional
 
-# Up to here every vector is compared: a few milliseconds per query.
+# In segments of at most this many vectors all are compared: a few milliseconds per query.
 EXACT = 20_000
-# Lists per segment as a multiple of the root of its size, vectors per list to find their centres, and rounds of that.
+# Lists per segment over the square root of its size; vectors per list and rounds of k-means to find their centres.
 _LISTS_PER_ROOT, _SAMPLES_PER_LIST, _ROUNDS = 2, 40, 10
 CHUNK = 50_000
 Vectors = NDArray[Any]
@@ -24,7 +24,7 @@ Vectors = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Consecutive pictures of an index: the number of its files, its first picture and how many."""
+    """Consecutive pictures of an index: the number in its file names, its first picture and its size."""
 
     number: int
     first: int
@@ -42,7 +42,7 @@ class IndexRecord:
     segments: tuple[Segment, ...] = ()
     version: int = 1
     shape: Mapping[str, Any] | None = None
-    """How the model saw the pictures (`InputShape`), where that is not its own way; searches do the same."""
+    """The shape in which the model saw the pictures (`InputShape`) if not its own; searches use the same."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,7 @@ class Job:
     precision: str
     columns: dict[str, Any]
     batch_size: int
-    """Sums are added in another order in batches of another size, which changes last digits."""
+    """Batches of another size add sums in another order, which changes the last digits."""
     num_pictures: int
     part_size: int
     version: int = _VERSION
@@ -244,7 +244,7 @@ def _read_job(folder: Folder) -> dict[str, Any] | None:
 
 
 def _difference(folder: Folder, before: dict[str, Any], now: dict[str, Any]) -> str:
-    """Say what makes the job of a folder another one than this."""
+    """Describe how the job of a folder differs from this one."""
     key = next(key for key in {**now, **before} if before.get(key) != now.get(key))
     was, is_now = before.get(key), now.get(key)
     values = f": {was} there, {is_now} now" if isinstance(was, int | str) and key != "weights" else ""
@@ -252,7 +252,7 @@ def _difference(folder: Folder, before: dict[str, Any], now: dict[str, Any]) -> 
 
 
 def _clear(folder: Folder) -> None:
-    """Remove the record of a job first, then its parts: a rest of them belongs to no job."""
+    """Remove the record of a job first, then its parts: after an interruption, remaining parts belong to no job."""
     folder.remove(JOB)
     folder.remove(MANIFEST)
     for name in _parts_in(folder.names(RECORDS), ".json"):

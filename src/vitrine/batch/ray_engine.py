@@ -62,7 +62,7 @@ def compute_with_ray(
 
 
 def shape_of(predictor: Predictor) -> InputShape:
-    """Return how the predictor's model sees pictures, for one that is opened again elsewhere."""
+    """Return the input shape of the predictor's model, in which workers elsewhere open it again."""
     preprocess, config = predictor.preprocess, predictor.model.config
     is_native = preprocess.max_patches is not None
     return InputShape(

@@ -1,4 +1,4 @@
-"""Nearest neighbours on disk: one vector per picture in segments of bounded size, searched where they lie.
+"""Nearest neighbours on disk: one vector per picture in segments of bounded size, searched in place.
 
     index.json                the model, and the segments
     vectors-00000.faiss       unit vectors in half precision: below `EXACT` in one list, else by nearest centre
@@ -36,7 +36,7 @@ _NAMES_PER_GROUP = 10_000
 
 
 class VectorIndex:
-    """An index in a folder; opened at no cost, its segments when they are searched."""
+    """An index in a folder. Opening it costs nothing: segments are opened when they are searched."""
 
     def __init__(self, folder: Path, record: IndexRecord) -> None:
         self.folder, self.record = folder, record
@@ -89,7 +89,7 @@ class VectorIndex:
         return added
 
     def remove(self, numbers: NDArray[np.int64]) -> None:
-        """Take pictures out of all answers."""
+        """Exclude pictures from all results."""
         if len(numbers):
             removed = np.union1d(self.removed, numbers)
             with write_atomically(self.folder / REMOVED) as file:
@@ -100,7 +100,7 @@ class VectorIndex:
         """Return cosines (Q, k) and numbers (Q, k) of the nearest pictures, nearest first; -1 if there are none."""
         if queries.shape[1] != self.record.width:
             raise ConfigError(f"queries have {queries.shape[1]} features, the index {self.record.width}")
-        spare = min(len(self.removed), 64)  # so that removed ones leave enough others
+        spare = min(len(self.removed), 64)  # so that enough remain without the removed ones
         results = [(np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64))]
         for segment in self.record.segments:
             cosines, rows = self._segment(segment).search(
@@ -193,7 +193,7 @@ class VectorIndex:
             arrow.parquet.write_table(table, file, row_group_size=_NAMES_PER_GROUP, compression="zstd")
 
     def _join_small(self, most: int) -> None:
-        """Join the last two segments as long as they are of similar size: there are never many."""
+        """Join the last two segments as long as they are of similar size, so that there are never many."""
         while len(self.record.segments) > 1:
             *others, before, last = self.record.segments
             if 2 * last.count < before.count or before.count + last.count > most:

@@ -135,7 +135,7 @@ class _Writers:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self._open is not None:  # interrupted within a part: what there is of it is of no use
+        if self._open is not None:  # interrupted within a part, which is of no use
             self._open.abandon()
         try:
             if self._finishing is not None:
@@ -209,7 +209,7 @@ class _Hashing:
 
     def __init__(self, file: Any) -> None:
         self._file, self.digest, self.num_bytes = file, hashlib.sha256(), 0
-        # What Parquet's writer writes when it is deleted, after the file of an interrupted part was closed.
+        # Set when a part is interrupted: Parquet's writer writes again when it is deleted, to a closed file.
         self.is_dropping = False
 
     def write(self, data: Any) -> int:
@@ -235,5 +235,5 @@ class _Hashing:
 
 
 def metadata_of(job: Job) -> dict[str, str]:
-    """Return what a part says about itself, in its schema."""
+    """Return the metadata in the schema of a part: its job."""
     return {"vitrine": json.dumps(asdict(job), sort_keys=True)}

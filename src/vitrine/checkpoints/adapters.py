@@ -1,8 +1,8 @@
 """LoRA adapters as files in PEFT's format: `adapter_model.safetensors` and `adapter_config.json`, a few MB.
 
 PEFT loads what `write_adapter` writes onto Vitrine's model (`PeftModel.from_pretrained(model, folder)`), and `load`
-reads what PEFT has saved, of Vitrine's models and of the library's whose layout the base model has. Adapters are
-merged as they are read: W + scale B A.
+reads what PEFT has saved, for Vitrine's model or for that of the library whose layout the base model has. Adapters
+are merged as they are read: W + scale B A.
 """
 
 import dataclasses
@@ -98,7 +98,7 @@ class Factors:
 
     @property
     def update(self) -> Tensor:
-        """What is added to the layer's weight: (out, in)."""
+        """The matrix that is added to the layer's weight: (out, in)."""
         return self.scale * (self.b @ self.a)
 
 
@@ -151,7 +151,7 @@ def read_adapter(folder: str | Path) -> Adapter:
 
 
 def scale_of(settings: Mapping[str, Any], layer: str, *, rank: int) -> float:
-    """Return the factor on B A of a layer."""
+    """Return the scale of a layer's update B A."""
     patterns = settings.get("alpha_pattern") or {}
     own = next((value for pattern, value in patterns.items() if layer.endswith(pattern)), None)
     alpha = float(settings.get("lora_alpha", rank) if own is None else own)

@@ -88,7 +88,7 @@ def resampled_positions(
 
 
 def at_size_of_family(weights: Weights, image_size: tuple[int, int]) -> Changed:
-    """Change a model as its family says: nothing but the config, or tensors by name."""
+    """Adapt a model by the rule of its family, which changes only the config, or also tensors by name."""
     config = weights.config
     family = family_of(config)
     resized, resample = family.resized, family.resample
@@ -145,8 +145,8 @@ def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
     config = weights.config
     if isinstance(config, DenseConfig):
         raise ConfigError(
-            f"the classes of a model that answers with {config.answers} are fixed; fine-tune it on {config.answers} "
-            "of others",
+            f"the classes of a model that outputs {config.answers} are fixed; fine-tune it on {config.answers} "
+            "of other classes",
             option="num_classes",
         )
     dtype = next(iter(weights.index.values())).dtype
@@ -158,7 +158,7 @@ def with_num_classes(weights: Weights, num_classes: int | None) -> Changed:
     changed: ModelConfig = dataclasses.replace(config, **options)
     width = head_width(changed)
     if num_classes is None:
-        return ChangedWeights(weights, changed, {}), "head taken away: the model answers with features"
+        return ChangedWeights(weights, changed, {}), "head removed: the model outputs features"
     makers: dict[str, Made] = {}
     heads = ["head"]
     if isinstance(config, ViTConfig) and config.has_distillation_token:

@@ -28,9 +28,7 @@ def card(record: Record, *, layout: Layout) -> str:
     )
     lines += [f"# {name} at {shown(config.image_size)} px", ""]
     lines.append(f"{cost_of(config).params:,} parameters, {config.channels} input channels, ")
-    lines[-1] += (
-        f"{config.num_classes} classes." if config.num_classes else "no head: it answers with features."
-    )
+    lines[-1] += f"{config.num_classes} classes." if config.num_classes else "no head: it outputs features."
     if record.classes:
         more = ", ..." if len(record.classes) > MAX_NAMES else ""
         lines.append(f"Classes: {', '.join(map(printable, record.classes[:MAX_NAMES]))}{more}.")
@@ -98,7 +96,7 @@ def measured_sentence(measured: Mapping[str, Any]) -> str:
 
 
 def licence_section(record: Record) -> list[str]:
-    """Say which licences matter; only the owner of the photos can choose one."""
+    """Write which licences matter; only the owner of the photos can choose one."""
     return [
         "## Licence",
         "",

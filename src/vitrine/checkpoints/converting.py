@@ -207,7 +207,7 @@ def library_eps(to: Target, config: ViTConfig) -> float | None:
 
 
 def zero_notes(weights: Weights) -> tuple[str, ...]:
-    """Notice a head of zeros."""
+    """Return a note if the head is all zeros."""
     if "head.weight" not in weights.index or weights.read("head.weight").count_nonzero():
         return ()
     return ("the head is all zeros, as in the official ImageNet-21k files: its logits are meaningless",)

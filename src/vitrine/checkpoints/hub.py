@@ -48,7 +48,7 @@ def fetch(repository: str, *, revision: str | None = None, also: tuple[str, ...]
         return Path(path)
 
     with quiet_retries(repository):
-        # Offline, those of the snapshot lie beside its weights; which of them exist cannot be asked.
+        # Offline, the small files of a snapshot lie beside its weights already; the hub cannot be asked for others.
         for name in () if is_offline() else (*SMALL_FILES, *also):
             get(name)
         for name in WEIGHT_FILES:
@@ -63,9 +63,9 @@ def fetch(repository: str, *, revision: str | None = None, also: tuple[str, ...]
 def is_known_to_lack(
     huggingface_hub: ModuleType, repository: str, name: str, *, revision: str | None
 ) -> bool:
-    """Whether a file that cannot be asked for does not exist: the cache keeps that, too.
+    """Whether the cache has recorded, before the hub became unreachable, that a file does not exist.
 
-    Models of others have no file of trust, and caches of earlier versions do not know it.
+    Models from elsewhere have no trust file, and caches of earlier versions did not ask for it: it counts as missing.
     """
     known = huggingface_hub.try_to_load_from_cache(repository, name, revision=revision)
     return known is huggingface_hub._CACHED_NO_EXIST or (known is None and name == TRUST_FILE)
@@ -75,7 +75,7 @@ def is_known_to_lack(
 def refusals_in_words(
     errors: ModuleType, repository: str, name: str, *, revision: str | None
 ) -> Iterator[None]:
-    """Turn what huggingface-hub raises (its `errors`) into one sentence, except that a file is missing."""
+    """Turn an exception of huggingface-hub (one of its `errors`) into one sentence, except for a missing file."""
     try:
         yield
     except errors.EntryNotFoundError:
@@ -115,7 +115,7 @@ def fetch_shards(index: Path, get: Any) -> None:
     """Download every shard that an index names."""
     for shard in sorted(set(read_weight_map(index).values())):
         if Path(shard).name != shard or get(shard) is None:
-            raise CheckpointError(f"{index} names the shard {shard!r}, which is not there")
+            raise CheckpointError(f"{index} names the shard {shard!r}, which is not in the repository")
 
 
 def unreachable(repository: str, name: str) -> CheckpointError:

@@ -61,7 +61,7 @@ def front_matter(text: str) -> dict[str, str]:
 
 
 def licence_note(stated: str | None, *, layout: str) -> str:
-    """Say in one sentence which licence counts for weights of a layout; nothing if none is known."""
+    """Return one sentence on the licence that applies to weights of a layout; nothing if none is known."""
     if stated:
         return f"licence of the weights, as stated beside them: {stated}"
     if layout in PUBLISHED:

@@ -42,7 +42,7 @@ class Loaded:
         return html_table("Loaded", self.summary())
 
     def summary(self) -> list[tuple[str, str]]:
-        """Return what the model is, in a few words each."""
+        """Return the facts about the model, each as a name and a short value."""
         config = self.model.config
         facts: dict[str, object] = {
             "model": self.record.variant or type(self.model).__name__,
@@ -112,7 +112,7 @@ def load(
 
 
 def as_squares(loaded: Loaded, *, purpose: str) -> Loaded:
-    """Return the same model with pictures of one size, if it keeps their aspect ratio; say so."""
+    """Return the same model with pictures of one size, if it keeps their aspect ratio, with a notice."""
     preprocess = loaded.preprocess
     if preprocess.max_patches is None:
         return loaded

@@ -149,7 +149,7 @@ def in_folder(folder: Path) -> Place:
     if run.model.is_dir():
         return in_folder(run.model)
     files = [name for name in present if Path(name).suffix in SUFFIXES and name != TRUST_FILE]
-    if len(files) == 1 or "model.onnx" in files:  # beside smaller copies of itself
+    if len(files) == 1 or "model.onnx" in files:  # an export keeps smaller copies beside it
         return Place(weights=folder / ("model.onnx" if "model.onnx" in files else files[0]), folder=folder)
     if files:
         raise CheckpointError(

@@ -87,7 +87,7 @@ def open_weights(
         record = dataclasses.replace(record, config=with_stated(record.config, stated, path=hints.path))
     if isinstance(file, PrefixedFile):
         skipped = f"; {counted(file.num_skipped, 'other tensor')} skipped" if file.num_skipped else ""
-        notes = (*notes, f"the model is what the file calls {file.prefix.rstrip('.')}{skipped}")
+        notes = (*notes, f"the model is {file.prefix.rstrip('.')} in the file{skipped}")
     weights = map_weights(file, layout, record.config)
     sums = record.checksums.get(place.weights.name, {})
     return Opened(weights=weights, record=record, notes=notes, file=file, checksums=sums, folder=place.folder)

@@ -103,4 +103,4 @@ def note_of(settings: Mapping[str, Any], differs: list[str]) -> str:
     who = f"saved by transformers {version}" if version else "saved by another program"
     if not differs:
         return f"The weights were {who} after Vitrine wrote its record; its checksums no longer apply"
-    return f"The model was {who} after Vitrine wrote its record; the files count: {', '.join(differs)}"
+    return f"The model was {who} after Vitrine wrote its record; the files are used: {', '.join(differs)}"

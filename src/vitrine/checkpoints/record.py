@@ -48,8 +48,8 @@ class Record:
     classes: tuple[str, ...] | None = None
     recipe: Mapping[str, Any] | None = None
     measured: Mapping[str, Any] | None = None
-    """Scores of a trained model: `accuracy`, its 95 % `interval`, the `num_images` held out to measure it, whether
-    each `is_left_out` in turn instead, and the share of `false_alarms` of "none of these"."""
+    """Scores of a trained model: `accuracy`, its 95 % `interval`, the `num_images` held out to measure it (left out
+    in turn if `is_left_out`), and `false_alarms`, the share of known pictures that "none of these" marks."""
     calibration: Mapping[str, Any] | None = None
     """Temperature that the head was divided by, and the calibration error before and after on held-out images."""
     number: Mapping[str, Any] | None = None
@@ -166,7 +166,7 @@ def shape_named(name: str) -> tuple[Any, ...]:
 def shape_fields(config: ModelConfig) -> dict[str, Any]:
     """Return every field of a config but those that a name leaves free."""
     values = {one.name: getattr(config, one.name) for one in dataclasses.fields(config)}
-    if "layer_scale" in values:  # where its gains began
+    if "layer_scale" in values:  # whether it has gains; a name does not give their first value
         values["layer_scale"] = values["layer_scale"] is not None
     return {name: value for name, value in values.items() if name not in FREE_FIELDS}
 
@@ -188,5 +188,5 @@ def shape_of(config: ModelConfig) -> tuple[Any, ...]:
 
 
 def stem_shape(stem: StemConfig | None) -> Any:
-    """Return what a name says of a stem: of a ResNet the units and the width."""
+    """Return the part of a stem that a name determines: for a ResNet its units and width."""
     return (stem.units, stem.width) if isinstance(stem, ResNetStemConfig) else stem

@@ -36,7 +36,7 @@ class Parity:
     """The largest absolute logit, beside which a difference is large or small."""
     reason: str = ""
     explained: str = ""
-    """Why a difference was to be expected: the library computes with other numerics, which no file can change."""
+    """Why a difference is expected: the library computes with other numerics, which no file can change."""
 
     @property
     def agrees(self) -> bool | None:
@@ -51,7 +51,7 @@ def largest_difference(
 ) -> Parity:
     """Compare two sets of logits (B, K)."""
     if expected.shape != actual.shape:
-        reason = f"answers {tuple(actual.shape)} instead of {tuple(expected.shape)}"
+        reason = f"outputs {tuple(actual.shape)} instead of {tuple(expected.shape)}"
         return Parity(against=against, images=images, largest=None, scale=None, reason=reason)
     largest = (expected.double() - actual.double()).abs().max().item()
     scale = expected.abs().max().item() if expected.numel() else 0.0

@@ -145,7 +145,7 @@ def require_layout(layout: Layout, config: ModelConfig, *, approximate: bool) ->
                 f"not converted: {reason}",
                 advice=[TryOption("approximate", "to convert it all the same", True)],
             )
-        note = f"{reason.split(';')[0]}: what it computes will differ"
+        note = f"{reason.split(';')[0]}: its outputs will differ"
         assert isinstance(config, ViTConfig)
         other = dataclasses.replace(config, gelu="erf" if config.gelu == "tanh" else "tanh")
         reason = layout.refusal(other)
@@ -160,7 +160,7 @@ def write(prepared: Prepared, destination: Path, *, overwrite: bool = False) -> 
     if prepared.target == "npz":
         if destination.suffix != ".npz":
             raise CheckpointError(
-                f"an official file is called .npz, got {destination}; try {destination}.npz"
+                f"the name of an official file must end in .npz, got {destination}; try {destination}.npz"
             )
         write_npz(destination, tensors_of(prepared))
         return destination
@@ -235,7 +235,7 @@ def tensors_of(prepared: Prepared) -> Iterator[tuple[str, Tensor]]:
 
 
 def constants_of(prepared: Prepared) -> Mapping[str, Tensor]:
-    """Return what the target's code wants in its files beside the weights."""
+    """Return the tensors that the target's code needs in its files beside the weights."""
     layout, config = prepared.layout, prepared.weights.config
     return layout.constants(config) if isinstance(layout, NamedLayout) else {}
 

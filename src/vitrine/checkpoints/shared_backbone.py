@@ -72,7 +72,7 @@ def over(base: Loaded, adapter: Adapter) -> Loaded:
         rule = place_of(places, f"{name}.weight", adapter)
         layer = rule.ours[0].removesuffix(".weight")
         if layer not in layers:
-            raise CheckpointError(f"{adapter.folder} adapts {name}, which is no dense layer of a block")
+            raise CheckpointError(f"{adapter.folder} adapts {name}, which is not a dense layer of a block")
         b = torch.zeros(layers[layer].out_features, one.b.shape[1])
         rows = rule.view.apply(b)  # the part of a fused layer that the adapter belongs to
         if rows.shape != one.b.shape or one.a.shape[1] != layers[layer].in_features:

@@ -85,7 +85,7 @@ def zero_shot(
     )
     config = loaded.model.config
     if not isinstance(config, ViTConfig):
-        raise CheckpointError(f"{model} is no ViT with a text tower")
+        raise CheckpointError(f"{model} is not a ViT with a text tower")
     classifier = build(dataclasses.replace(config, num_classes=len(names), unit_length=True))
     assert isinstance(classifier, ViT) and classifier.head is not None
     classifier.load_state_dict(loaded.model.state_dict(), strict=False)
@@ -148,7 +148,7 @@ def text_config(file: TensorFile, settings: dict[str, Any]) -> TextConfig:
         norm_eps=said.get("layer_norm_eps", 1e-5 if is_clip else 1e-6),
         is_causal=is_clip,
         reads="end" if is_clip else "last",
-        # Old files of CLIP say 2, and mean the mark with the largest number.
+        # Old CLIP files record 2, but the end token is the one with the largest number.
         end_token=vocabulary - 1 if end == 2 else end,
         padding=(vocabulary - 1 if end == 2 else end) if is_clip else said.get("pad_token_id", 0),
         has_projection_bias=not is_clip,

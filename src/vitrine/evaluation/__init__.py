@@ -1,1 +1,1 @@
-"""The paper's measurements: accuracy, ReaL, few-shot, VTAB, speed. Importable without any training code."""
+"""Measurements of models: classes, masks, boxes, numbers, few-shot, VTAB, speed. Importable without training code."""

@@ -52,7 +52,7 @@ class Benchmark:
     speeds: tuple[Speed, ...]
     largest: tuple[LargestBatch, ...]
     too_large: tuple[tuple[tuple[int, int], int], ...]
-    """Image size and batch size of what does not fit in memory."""
+    """Image size and batch size of every case that does not fit in memory."""
     has_timm: bool
     """Whether timm has a model of the same shape."""
 

@@ -24,9 +24,9 @@ from vitrine.evaluation.outputs import Precision, casting
 from vitrine.evaluation.reading_ahead import ReadPicture, read_ahead
 from vitrine.models.dense.boxes import kept_boxes
 
-# Pictures at once.
+# Pictures per batch.
 AT_ONCE = {"cuda": 32, "cpu": 4}
-# The best answers of a picture, pairs of box and class, of which duplicates are then suppressed.
+# Best pairs of box and class that are kept per picture before duplicates are suppressed.
 MOST_CANDIDATES, MOST_BOXES = 400, 100
 # A box that covers a better one of its class by more than this is suppressed.
 MOST_OVERLAP = 0.6

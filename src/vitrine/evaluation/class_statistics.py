@@ -1,4 +1,4 @@
-"""The statistics that a classifier keeps to learn more classes later: class means and one shared spread.
+"""The statistics that a classifier keeps to learn more classes later: class means and one shared covariance.
 
 A Gaussian discriminant needs nothing else, so new classes are added from their own photos alone, and the old ones are
 not forgotten: their means do not move.
@@ -21,7 +21,7 @@ from vitrine.errors import CheckpointError
 from vitrine.evaluation.ridge import STD_FLOOR
 
 FILE = "class_statistics.safetensors"
-# Shrinkage of the covariance towards a sphere: in the middle of what left-out images of Pets choose, 0.4 to 0.8.
+# Shrinkage of the covariance towards a sphere: left-out images of Pets favour 0.4 to 0.8, so the middle.
 SHRINKAGE = 0.6
 
 

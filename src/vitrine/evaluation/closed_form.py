@@ -107,9 +107,9 @@ def fit_heads(
     They are fitted to features (N, R), labels (N,) or flags (N, K), and weights (N,), and compared by their log loss
     on left-out rows. With `only_best` only the better one is fitted to all examples and returned.
 
-    With `l2` it is ridge regression, with the best of several; then a weight counts an example exactly as often.
-    Otherwise it does so in the fits, while copies of an example would fall into different folds. `is_balanced`
-    counts every class alike, however many examples it has. `seed` divides the examples into folds.
+    With `l2` only ridge regression is fitted, at the best of the given strengths; a weight then has the effect of
+    exactly as many copies of the example. The other methods weight examples in each fit, but copies could fall into
+    different folds. `is_balanced` counts every class alike, however many examples it has. `seed` draws the folds.
     """
     if len(features) < 2 or len(features) != len(labels):
         raise DataError(

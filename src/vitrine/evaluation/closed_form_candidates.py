@@ -36,7 +36,7 @@ class Candidate:
     strength: float
     left_out: Tensor
     line: Line | None = None
-    """The fit to all examples, where it is there already."""
+    """The fit to all examples, if it is known already."""
 
 
 class Examples:

@@ -18,13 +18,13 @@ from torch import Tensor
 # Share of the covariance that is replaced by a sphere: few images do not show every direction. Measured on 4, 10 and
 # 40 photos per breed of Pets (docs/experiments.md).
 SHRINKAGE, SHRINKAGE_OF_FEW = 0.001, 0.3
-# Images are few below this many per feature.
+# Below this many images per feature, images count as few.
 FEW_PER_FEATURE = 2
 # Share of held-out images that pass as familiar.
 PASSED = 0.95
 # With fewer held-out images, no threshold marks as few as 1 in 20 pictures of the classes.
 LEAST_HELD_OUT = round(1 / (1 - PASSED)) - 1
-# Without held-out images, parts of the training images that are left out in turn.
+# Without held-out images, the training images are divided into this many parts, which are left out in turn.
 FOLDS = 5
 MOST_HELD_OUT = 2000
 
@@ -66,7 +66,7 @@ class Familiarity:
 
     @property
     def false_alarms(self) -> float:
-        """The expected share of pictures of the classes that are marked all the same."""
+        """The expected share of pictures of the classes that are marked by mistake."""
         return false_alarms(len(self.held_out))
 
     def shares(self, distances: Tensor) -> Tensor:

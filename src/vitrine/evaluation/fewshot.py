@@ -182,7 +182,7 @@ def open_support_and_test(
 
 
 def without_small_classes(train: Source, test: Source) -> tuple[Source, Source]:
-    """Leave out classes that are too small for more than one shot, and report them; the others decide the shots.
+    """Skip classes that are too small for more than one shot, and report them; the others decide the shots.
 
     They stay if they are most of the classes, or if fewer than two others are left.
     """
@@ -192,7 +192,7 @@ def without_small_classes(train: Source, test: Source) -> tuple[Source, Source]:
         return train, test
     names = [f"{printable(train.classes[number])} ({counts[number]})" for number in small]
     notice(
-        f"Left out {some_of(names)}: fewer than {least} training examples would limit every class to "
+        f"Skipped {some_of(names)}: fewer than {least} training examples would limit every class to "
         f"{counted(int(max(counts.min(), 1)), 'shot')}"
     )
     kept = [name for number, name in enumerate(train.classes) if counts[number] >= least]

@@ -1,8 +1,8 @@
 """Linear classifiers on standardised features: ridge, Gaussian discriminant and logistic regression.
 
 Each function returns weights (R, K) and bias (K,) for one fit. Ridge regression also evaluates itself: leaving an
-example out needs no second fit, with the hat matrix H its prediction is (y' - h y) / (1 - h), h its own entry on the
-diagonal. A weight counts an example as often.
+example out needs no second fit. With the hat matrix H its prediction is (y' - h y) / (1 - h), h its own entry on the
+diagonal. A weight of w counts an example w times.
 
 Shapes: N examples, R features, D features with the constant one, K classes.
 """
@@ -52,7 +52,7 @@ def discriminant_lines(
 ) -> Iterator[Line]:
     """Yield per shrinkage the classifier of Gaussians with one covariance, moved that far towards a sphere.
 
-    Without a prior all classes are as likely, however many examples they have.
+    Without a prior all classes are equally likely, however many examples they have.
     """
     members = F.one_hot(labels, num_classes).double() * weights[:, None]  # (N, K)
     counts = members.sum(dim=0)  # (K,)

@@ -41,7 +41,7 @@ def compared(claimed: float, right: Interval) -> str:
     if abs(claimed - right.value) <= FAIR_CLAIM:
         return "about as often right as it claims"
     if right.low <= claimed <= right.high:
-        return "as often right as it claims, as far as so few images can show"
+        return "as often right as it claims, within the 95 % interval"
     return f"{'more' if right.value > claimed else 'less'} often right than it claims"
 
 

@@ -24,7 +24,7 @@ LEAST_PIXELS = 100
 SURE_SCORE, LEAST_OVERLAP = 0.3, 0.5
 
 Mistake = tuple[int | None, int | None]
-"""The true class and the answered one: None is an object that was not found, or a box where there is none."""
+"""The true class and the predicted one: None for the box of no object, or for an object that was not found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def mistakes_in(truth: Annotation, prediction: BoxPrediction) -> list[Mistake]:
     """Compare the sure boxes of a picture, best first, with its objects: each object is found at most once.
 
     A box that is left over is taken for the object that it covers best, of whatever class; objects that need not be
-    found are no mistake.
+    found are not mistakes.
     """
     is_sure = prediction.scores >= SURE_SCORE
     labels = prediction.labels[is_sure]

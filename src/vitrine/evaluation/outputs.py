@@ -27,7 +27,7 @@ Precision = Literal["fp32", "bf16"]
 Wish = Literal["auto", "fp32", "bf16"]
 """The precisions that a user may choose: `auto` is bf16 on a GPU and fp32 elsewhere."""
 MOST_AT_A_TIME = 64
-# If a GPU holds nothing else: with ViT-B/16 at 224 px, 256 images keep an H200 busy and take 2 GiB.
+# Pixels per batch on a GPU that holds nothing else: at 224 px, 256 images keep an H200 busy with ViT-B/16 (2 GiB).
 GPU_PIXELS = 256 * 224 * 224
 # On a CPU, batches of more pixels than eight images of 224 px are not faster (docs/experiments.md), use more memory
 # and report progress less often.

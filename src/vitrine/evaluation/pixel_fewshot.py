@@ -190,7 +190,7 @@ def score_shots(
 
 
 def with_solution(model: LinearSegmenter, weight: Tensor, bias: Tensor) -> LinearSegmenter:
-    """Let a linear head compute a solution: its norm, which has no statistics of its own yet, changes nothing."""
+    """Set a linear head to a solution; its norm, which has no statistics yet, is set to change nothing."""
     decoder = model.decoder
     norm, layer = decoder.norm, decoder.classify
     assert norm.running_mean is not None and norm.running_var is not None and layer.bias is not None

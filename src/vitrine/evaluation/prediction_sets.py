@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitrine.errors import ConfigError
 
-# Held-out images of a class from which on its own threshold is used. With fewer, sets grow more than they gain.
+# From this many held-out images on, a class has its own threshold. With fewer, sets grow more than they gain.
 ENOUGH = 100
 
 
@@ -67,7 +67,7 @@ def quantile(probabilities: Tensor, coverage: float) -> float:
 
 
 def prediction_sets(probabilities: Tensor, thresholds: Tensor) -> NDArray[np.bool_]:
-    """Return which classes are in the set of each picture, of probabilities (M, K); the most likely always is."""
+    """Return which classes are in each picture's set, by probabilities (M, K); the most likely class always is."""
     rows = probabilities.double()
     inside = rows >= thresholds
     inside[torch.arange(len(rows)), rows.argmax(dim=1)] = True
@@ -75,6 +75,6 @@ def prediction_sets(probabilities: Tensor, thresholds: Tensor) -> NDArray[np.boo
 
 
 def require_coverage(coverage: float) -> None:
-    """Refuse a coverage that is no share."""
+    """Refuse a coverage that is not between 0 and 1."""
     if not 0 < coverage < 1:
         raise ConfigError(f"must be between 0 and 1, got {coverage:g}; 0.95 is usual", option="coverage")

@@ -33,7 +33,7 @@ def confusion_of(truth: Map, predicted: Map, *, num_classes: int) -> Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class PixelScore:
-    """Figures of a segmentation, from its confusion matrix (K, K + 1); the last column is no class."""
+    """Figures of a segmentation, from its confusion matrix (K, K + 1), whose last column is for no class."""
 
     classes: tuple[str, ...]
     confusion: Counts

@@ -1,4 +1,4 @@
-"""Pictures of any number through a model, in order and in bounded memory: what embed, predict and evaluate share.
+"""Any number of pictures through a model, in order and in bounded memory: what embed, predict and evaluate share.
 
 Pictures are decoded ahead of the model, and on CUDA the host never waits for the batch that the device computes: the
 outputs of the one before it are copied meanwhile.
@@ -51,7 +51,7 @@ class Computed:
 class Pace:
     """How fast pictures pass, and which fraction of the time the model waits for data.
 
-    Both from the first batch on: the start of the workers says nothing about the rest.
+    Both are measured from the first batch on, so that starting the workers does not count.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""One number that makes probabilities honest: the temperature that logits are divided by.
+"""Temperature scaling: one number that logits are divided by, so that probabilities match how often they are right.
 
 It is fitted on images that the logits have not seen (Guo et al., arXiv:1706.04599). Dividing the weights of a linear
 head by it is the same as dividing the logits, so a calibrated model is an ordinary model: every format and every

@@ -62,13 +62,17 @@ def read_trust(folder: Path | None) -> Trust:
             metadata = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a mapping)
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{file} is damaged ({error}); remove it to go without") from None
+        raise CheckpointError(f"{file} is damaged ({error}); remove it to use the model without it") from None
     if metadata.get(KEY) != FORMAT:
-        raise CheckpointError(f"{file} was written by another version of Vitrine; remove it to go without")
+        raise CheckpointError(
+            f"{file} was written by another version of Vitrine; remove it to use the model without it"
+        )
     try:
         return _trust_of(tensors)
     except KeyError as error:
-        raise CheckpointError(f"{file} is damaged: it lacks {error}; remove it to go without") from None
+        raise CheckpointError(
+            f"{file} is damaged: it lacks {error}; remove it to use the model without it"
+        ) from None
 
 
 def _trust_of(tensors: dict[str, Tensor]) -> Trust:

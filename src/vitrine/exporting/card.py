@@ -42,7 +42,7 @@ def write_card(
     name = record.variant or type(config).__name__.removesuffix("Config")
     lines = front_matter(record, library=LIBRARIES.get(to, "vitrine"))
     lines += [f"# {name} at {shown(config.image_size)} px, for {to}", ""]
-    classes = f"{config.num_classes} classes" if config.num_classes else "no head: it answers with features"
+    classes = f"{config.num_classes} classes" if config.num_classes else "no head: it outputs features"
     lines.append(f"{cost_of(config).params:,} parameters, {config.channels} input channels, {classes}.")
     if record.classes:
         more = ", ... (all in classes.json)" if len(record.classes) > MAX_NAMES else ""

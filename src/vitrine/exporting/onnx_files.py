@@ -69,6 +69,8 @@ def export_onnx(
     names = HUGGING_FACE_FILES if for_hugging_face else FILES
     files = {precision: folder / names[precision] for precision in precisions}
     files["fp32"].parent.mkdir(parents=True, exist_ok=True)
+    for copy in {*names.values()} - {path.relative_to(folder).as_posix() for path in files.values()}:
+        (folder / copy).unlink(missing_ok=True)  # of another model, from an export that is overwritten
     settings = write_settings(loaded.record, folder) if for_hugging_face else ()
     for precision, path in track(files.items(), "Writing ONNX"):
         if precision == "fp32":

@@ -18,6 +18,7 @@ from vitrine.exporting.comparison import Timing, prove, time_in_batches
 from vitrine.exporting.dense_model import require_dense_target
 from vitrine.exporting.exported import Exported, Kind, size_of
 from vitrine.exporting.proof import Accuracy, Agreement, measure_accuracy
+from vitrine.exporting.runner import FILES as ONNX_FILES
 from vitrine.exporting.web import PageFacts
 from vitrine.exporting.worth import Refusal, refusal_lines, refuse_copies, without_refused
 from vitrine.jobs.export_inputs import NUM_CALIBRATION, given_pixels, labelled_source, proof_pixels
@@ -38,7 +39,7 @@ FILES = (
     "export.json",
     "config.json",
     "onnx",
-    "model.onnx",
+    *ONNX_FILES.values(),
     "model.pt2",
     "model.npz",
     "model.safetensors",

@@ -1,4 +1,4 @@
-"""From images to named features and logits: no I/O, no logging, no device moves."""
+"""Models map images to named features and logits: no I/O, no logging, no device moves."""
 
 from typing import Any
 

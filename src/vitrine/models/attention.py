@@ -15,15 +15,15 @@ from vitrine.models.rotary import Rotation
 from vitrine.models.segments import Segments
 from vitrine.models.touched import is_plain
 
-# 64 MiB in bf16: what a written-out layer keeps for its backward pass.
+# Most attention weights that a written-out layer keeps for its backward pass: 64 MiB in bf16.
 MOST_WRITTEN_OUT = 2**25
 Places = Tensor | Rotation | Segments | None
 """Positions for attention: keys of relative positions (2 N - 1, D; appendix D.4), a rotation, the pictures of a
-packed sequence, or nothing."""
+packed sequence, or None."""
 
 
 class UnbiasedKeys(nn.Linear):
-    """Queries, keys and values in one product; the keys' third of the bias counts as zero (DINOv3, EVA)."""
+    """Queries, keys and values in one product; the bias of the keys is always zero (DINOv3, EVA)."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens (B, N, D) to queries, keys and values (B, N, 3 D)."""
@@ -60,7 +60,7 @@ class SelfAttention(nn.Module):
         head_width = width // num_heads
         self.q_norm = make_norm(norm, head_width, eps=norm_eps) if qk_norm else nn.Identity()
         self.k_norm = make_norm(norm, head_width, eps=norm_eps) if qk_norm else nn.Identity()
-        # Only where it is used: layers that draw are numbered in order, and earlier runs resume with their numbers.
+        # Only if used: layers that draw random numbers are numbered in order, and resumed runs need their numbers.
         self.dropout = Dropout(dropout) if dropout else nn.Identity()
 
     def forward(self, tokens: Tensor, places: Places = None, num_read: int | None = None) -> Tensor:
@@ -74,7 +74,7 @@ class SelfAttention(nn.Module):
             mixed = places.attend(q, k, v, scale=self.scale)
             return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))
         if self.training and isinstance(self.dropout, Dropout):
-            # Fused kernels drop by draws of their own; ours belong to images, so the weights are written out.
+            # Fused kernels draw their own random numbers; ours are keyed by image, so the weights are written out.
             mixed = self.dropout(self.weights_of(q, k, places)) @ v
             return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))
         mixed = attend(q, k, v, bias=self.added_logits(q, places), scale=self.scale)  # (B, H, N, K), eqs. 6-7
@@ -86,8 +86,8 @@ class SelfAttention(nn.Module):
         return self.weights_of(q, k, places)
 
     def weights_of(self, q: Tensor, k: Tensor, places: Places = None) -> Tensor:
-        """Return softmax(q k^T / sqrt(K)) (eq. 6), with the logits of relative positions where there are any."""
-        logits = (q * self.factor(q)) @ k.transpose(-2, -1)  # scaling q spares a second (N, N) matrix
+        """Return softmax(q k^T / sqrt(K)) (eq. 6), including the logits of relative positions, if any."""
+        logits = (q * self.factor(q)) @ k.transpose(-2, -1)  # scaling q avoids a second (N, N) matrix
         added = self.added_logits(q, places)
         return (logits if added is None else logits + added).softmax(dim=-1)
 
@@ -96,7 +96,7 @@ class SelfAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries (of the first `num_read` tokens), keys and values, each (B, H, N, K) (eq. 5).
 
-        Queries and keys are normalised, then turned, where the model does so.
+        Queries and keys are normalised, then rotated, if the model does so.
         """
         q, k, v = self.split(tokens, num_read)
         q, k = self.q_norm(q), self.k_norm(k)
@@ -104,7 +104,7 @@ class SelfAttention(nn.Module):
         return (turn.turned(q), turn.turned(k), v) if isinstance(turn, Rotation) else (q, k, v)
 
     def split(self, tokens: Tensor, num_read: int | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries of the first `num_read` tokens, keys and values, as they leave their product."""
+        """Return queries of the first `num_read` tokens, keys and values, before norms and rotation."""
         B, N, D = tokens.shape
         if num_read is not None and is_plain(self.to_qkv, nn.Linear):
             weight, bias = self.to_qkv.weight, self.to_qkv.bias
@@ -120,17 +120,17 @@ class SelfAttention(nn.Module):
         return q if num_read is None else q[:, :, :num_read], k, v
 
     def factor(self, q: Tensor) -> float:
-        """Return the factor on the logits: 1 / sqrt(K), unless the model has one of its own."""
+        """Return the factor on the logits: 1 / sqrt(K), unless the model sets another."""
         return q.shape[-1] ** -0.5 if self.scale is None else self.scale
 
     def added_logits(self, q: Tensor, places: Places) -> Tensor | None:
-        """Return what relative positions add to the logits, if there are any; a rotation is in q and k already."""
+        """Return what relative positions add to the logits, or None; a rotation is already applied to q and k."""
         return self.relative_logits(q, places) if isinstance(places, Tensor) else None
 
     def relative_logits(self, q: Tensor, relative_keys: Tensor) -> Tensor:
         """Return content queries times the keys of their offsets, scaled like content logits: (B, H, N, N).
 
-        If q has only the first tokens' queries, so has the result.
+        If q holds only the first tokens' queries, so does the result.
         """
         R, K = q.shape[-2:]
         N = (relative_keys.shape[0] + 1) // 2

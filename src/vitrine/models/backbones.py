@@ -1,6 +1,7 @@
-"""Published backbones by name: DINOv2, DINOv3, EVA-02, CLIP and SigLIP, as the plain ViT with their options.
+"""Published backbones by name: DINOv2, DINOv3, EVA-02, CLIP and SigLIP, each a plain ViT with options.
 
-Names determine shape and numerics; weights come from files. Parameters: tests/unit/models/test_backbones.py.
+Names determine shape and numerics; weights come from files. tests/unit/models/test_backbones.py checks the numbers
+of parameters.
 """
 
 from typing import Any
@@ -17,7 +18,7 @@ DINOV2_SIZE, USUAL_SIZE = (518, 518), (224, 224)
 
 
 def dinov2(num_registers: int = 0, **shape: Any) -> ViTConfig:
-    """Return a DINOv2 (arXiv:2304.07193); with registers, positions are resampled in another way."""
+    """Return a DINOv2 (arXiv:2304.07193); the variants with registers resample positions differently."""
     resampling: Resampling = "bicubic_antialias" if num_registers else "bicubic_offset"
     return ViTConfig(
         **DINO, **shape, patch_size=(14, 14), image_size=DINOV2_SIZE, num_registers=num_registers,
@@ -43,7 +44,7 @@ def eva02(**shape: Any) -> ViTConfig:
 
 
 def clip(patch: int, embedding: int, image_size: int = 224, **shape: Any) -> ViTConfig:
-    """Return CLIP's image tower (arXiv:2103.00020) with its projection; OpenCLIP's have another activation."""
+    """Return CLIP's image tower (arXiv:2103.00020) with its projection; OpenCLIP's use another activation."""
     return ViTConfig(
         **{"activation": "quick_gelu", **shape}, patch_size=(patch, patch), image_size=(image_size, image_size),
         num_classes=None, gelu="erf", norm_eps=1e-5, embedding_norm=True, patch_bias=False,

@@ -47,7 +47,7 @@ class BiT(Model):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Fill every parameter as the authors do; a model on the meta device has nothing to fill."""
+        """Initialise every parameter as the authors do; parameters on the meta device are skipped."""
         if self.norm.weight.is_meta:
             return
         for module in self.modules():
@@ -59,7 +59,7 @@ class BiT(Model):
         return self.classify(self.embed(images))
 
     def embed(self, images: Tensor) -> Tensor:
-        """Map normalised images (B, C, height, width) to what the head reads (B, representation_width)."""
+        """Map normalised images (B, C, height, width) to the head's input (B, representation_width)."""
         hidden = self.root(images)
         for stage in range(len(self.stages)):
             hidden = self.run_stage(hidden, stage=stage)
@@ -133,7 +133,7 @@ class BiT(Model):
         return named
 
     def last_map(self, images: Tensor) -> Tensor:
-        """Return what is averaged: the last stage after norm and ReLU, (B, channels, rows, columns)."""
+        """Return the map that is averaged: the last stage after norm and ReLU, (B, channels, rows, columns)."""
         return F.relu(self.norm(self.features(images)["stage_4"]))
 
     def attention(
@@ -144,7 +144,7 @@ class BiT(Model):
 
 
 class PreActivationUnit(nn.Module):
-    """Group norm and ReLU before each of the convolutions 1x1, 3x3 (the stride is here) and 1x1."""
+    """Group norm and ReLU before each of the convolutions 1x1, 3x3 (with the stride) and 1x1."""
 
     def __init__(self, config: BiTConfig, in_channels: int, mid: int, *, stride: int) -> None:
         super().__init__()

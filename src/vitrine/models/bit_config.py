@@ -27,7 +27,7 @@ class BiTConfig:
     units: tuple[int, int, int, int] = (3, 4, 6, 3)
     width_factor: int = 1
     width: int = BIT_WIDTH
-    """Channels of the root, before the factor."""
+    """Channels of the root, before `width_factor` multiplies them."""
     root: Root = "7x7"
     """`7x7` quarters the image (BiT); `3x3` keeps its size, as is usual for pictures of 32 pixels."""
     num_classes: int | None = 1000

@@ -1,4 +1,4 @@
-"""The words that a model's options choose from."""
+"""The values that a model's options choose from."""
 
 from typing import Literal
 

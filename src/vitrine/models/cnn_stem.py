@@ -3,8 +3,8 @@
     register_cnn("mine", lambda channels: MyNetwork(channels))
     model = create_model("ViT-S/16", stem="mine")
 
-A saved model keeps the name, so that whoever loads it registers the same network first. The network fills its own
-weights: pre-trained ones stay as they are.
+A saved model stores the name only: register the same network before loading it. The network initialises its own
+weights, so pre-trained ones are kept.
 
 Shapes: B images, C channels, rows x columns.
 """
@@ -18,12 +18,12 @@ from vitrine.errors import ConfigError
 from vitrine.models.stem_configs import CnnStemConfig
 
 CNNS: dict[str, tuple[Callable[[int], nn.Module], CnnStemConfig]] = {}
-# Stride and channels are read off a map of this image: a multiple of the stride of every usual network.
+# Side of the image on which stride and channels are measured: a multiple of the stride of every usual network.
 PROBED_SIZE = 256
 
 
 class CnnStem(nn.Module):
-    """A registered network; where it returns several maps, the last is used."""
+    """A registered network; if it returns several maps, the last is used."""
 
     def __init__(self, config: CnnStemConfig, *, channels: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def cnn_builder(name: str) -> Callable[[int], nn.Module]:
 
 
 def probed(build: Callable[[int], nn.Module], channels: int) -> Tensor | list[Tensor]:
-    """Run a network in evaluation on one image of no content."""
+    """Run a network in evaluation mode on one image of zeros."""
     with torch.no_grad():
         maps: Tensor | list[Tensor] = build(channels).eval()(
             torch.zeros(1, channels, PROBED_SIZE, PROBED_SIZE)
@@ -91,7 +91,7 @@ def last_map(maps: Tensor | list[Tensor] | tuple[Tensor, ...]) -> Tensor:
 
 def counted_cnn(config: CnnStemConfig, *, channels: int, image_size: tuple[int, int]) -> tuple[int, int, int]:
     """Count parameters, multiply-adds and numbers kept for one image's backward pass, by running the network once."""
-    # It imports triton, a third of a second that only such hybrids need.
+    # Imports triton, which takes a third of a second and is only needed for such hybrids.
     from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415 (slow to import)
 
     network = cnn_builder(config.name)(channels).eval()

@@ -57,16 +57,16 @@ class ViTConfig:
     stem: StemConfig | None = None
 
     num_classes: int | None = 1000
-    """None leaves the head away: the model answers with its representation."""
+    """None builds no head: the model returns its representation."""
     pooling: Pooling = "class_token"
     has_class_token: bool | None = None
-    """None: just when pooling reads it."""
+    """None: only if pooling reads it."""
     representation_width: int | None = None
     """Width of the layer between pooling and head; None for a linear head (section 3.1)."""
     representation_layer: Representation = "tanh"
-    """That layer: dense and tanh, of the pre-training head, or a `projection` to a space shared with text."""
+    """Kind of that layer: dense and tanh (the pre-training head), or a `projection` to a space shared with text."""
     unit_length: bool = False
-    """Divide the head's input by its length, as classifiers made of texts do."""
+    """Normalise the head's input to length 1, as classifiers built from texts do."""
     head_bias: float = 0.0
     """Initial bias of the head; -10 in the authors' I21k and JFT runs with sigmoid loss."""
 
@@ -77,16 +77,16 @@ class ViTConfig:
     """Whether class (and distillation) token have position slots of their own."""
 
     peg_layers: tuple[int, ...] = (0,)
-    """With positions `peg` (CPVT): the blocks after which a position encoding generator stands; -1 is before all."""
+    """With positions `peg` (CPVT): blocks followed by a position encoding generator; -1 is before the first."""
 
     rotary: Rotary = "none"
-    """Rotation of queries and keys by the place of their patch, as in DINOv3 or in EVA-02, beside any positions."""
+    """Rotate queries and keys by the place of their patch, as DINOv3 or EVA-02 does, in addition to `positions`."""
     rotary_base: float | None = None
-    """The longest wavelength over the shortest; None is 100 (DINOv3) or 10,000 (EVA)."""
+    """Ratio of the longest wavelength to the shortest; None is 100 (DINOv3) or 10,000 (EVA)."""
     rotary_grid: tuple[int, int] | None = None
-    """EVA: the grid that any other is stretched to, that of pre-training; None counts patches as they are."""
+    """EVA: the grid of pre-training, to which other grids are stretched; None counts patches without stretching."""
     rotary_shift: float | None = None
-    """DINOv3, in training, per image: move coordinates, which go from -1 to 1, by up to this much per axis."""
+    """DINOv3, in training, per image: shift coordinates (from -1 to 1) by up to this much per axis."""
     rotary_jitter: float | None = None
     """DINOv3, in training: multiply each axis by up to this factor or its inverse."""
     rotary_rescale: float | None = None
@@ -105,7 +105,7 @@ class ViTConfig:
     """With `swiglu`: a norm of the hidden layer (EVA-02)."""
     activation: Activation = "gelu"
     gelu: Gelu = "tanh"
-    """Form of the GELU, where that is the activation."""
+    """Form of the GELU, if that is the activation."""
     norm: Norm = "layer_norm"
     norm_eps: float = 1e-6
     norm_after_pooling: bool = False
@@ -113,24 +113,24 @@ class ViTConfig:
     layer_scale: float | None = None
     qkv_bias: bool = True
     key_bias: bool = True
-    """False: of the bias of queries, keys and values, that of the keys stays zero (DINOv3, EVA)."""
+    """False: the bias of the keys stays zero; queries and values keep theirs (DINOv3, EVA)."""
     qk_norm: bool = False
     attention_scale: float | None = None
     """Factor on queries times keys; None is 1 / sqrt(channels per head) (eq. 6)."""
     dropout: float = 0.0
-    """After the positions and after every dense layer but q, k, v (appendix B.1), except as the next two say."""
+    """Dropout after the positions and dense layers but q, k, v (appendix B.1); the next two fields override it."""
     position_dropout: float | None = None
     projection_dropout: float | None = None
     attention_dropout: float = 0.0
-    """Dropout of attention weights. Fused kernels draw no number per image, so training then writes weights out."""
+    """Dropout of attention weights; training then writes them out, as fused kernels cannot draw per image."""
     head_dropout: float = 0.0
     """Dropout of the head's input."""
     stochastic_depth: float = 0.0
-    """Drop rate of the last block's branches; earlier blocks less, in a line from 0."""
+    """Drop rate of the last block's branches; it rises linearly from 0 in the first block."""
     drop_rates: DropRates = "linear"
     """`constant` gives every block the rate `stochastic_depth` (DeiT III)."""
     initialisation: Initialisation = "vit"
-    """How fresh weights are drawn: as by ViT's authors, or by DeiT's and those of its descendants."""
+    """Initialisation of new weights: as by ViT's authors, or as by those of DeiT and its descendants."""
     activation_checkpointing: bool = False
 
     def __post_init__(self) -> None:
@@ -219,7 +219,7 @@ class ModelConfig(Protocol):
 
     @property
     def num_classes(self) -> int | None:
-        """Outputs of the head; None leaves it away."""
+        """Outputs of the head; None for no head."""
 
     @property
     def activation_checkpointing(self) -> bool:
@@ -227,10 +227,10 @@ class ModelConfig(Protocol):
 
     @property
     def representation_width(self) -> int | None:
-        """Width of the head's input; in a ViT, of the hidden layer before it, where there is one."""
+        """Width of the head's input; in a ViT, of the hidden layer before it, if any."""
 
     def __hash__(self) -> int:
-        """Configs are keys of caches."""
+        """Return a hash: configs are used as cache keys."""
 
 
 Config = TypeVar("Config", bound=ModelConfig)
@@ -241,7 +241,7 @@ def head_width(config: ModelConfig) -> int:
     width = config.representation_width
     if isinstance(config, ViTConfig):
         return width or config.width
-    assert width is not None  # `register_family` asks for it
+    assert width is not None  # `register_family` requires it
     return width
 
 

@@ -24,7 +24,7 @@ def require_types(config: Any) -> None:
 
 
 def _field_types(config: Any) -> dict[str, Any]:
-    # Reading them takes longer than all checks, and a search through all variants makes 60 configs.
+    # Cached: resolving the types takes longer than all checks, and a search through all variants creates 60 configs.
     kind: Hashable = config.__class__
     return _hints(kind)
 

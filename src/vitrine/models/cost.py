@@ -34,13 +34,13 @@ class Cost:
     tokens: int | None
     """Length of the sequence; None for a ResNet."""
     activations: int
-    """Numbers of tokens kept for the backward pass of one image (fused attention, nothing recomputed)."""
+    """Values of tokens kept for the backward pass of one image (fused attention, nothing recomputed)."""
     checkpointed_activations: int
-    """The same when every block is recomputed: its input, and one block's inside."""
+    """The same if every block is recomputed: the inputs of all blocks, and the values inside one."""
     map_activations: int = 0
-    """Numbers of feature maps kept for the backward pass of one image (hybrids, BiT)."""
+    """Values of feature maps kept for the backward pass of one image (hybrids, BiT)."""
     checkpointed_map_activations: int = 0
-    """The same when every unit of a BiT is recomputed."""
+    """The same if every unit of a BiT is recomputed."""
 
 
 def cost_of(config: ModelConfig) -> Cost:
@@ -82,7 +82,7 @@ class Conv:
 
 
 def stem_cost(config: StemConfig, *, channels: int, image_size: tuple[int, int]) -> Cost:
-    """Count what makes a hybrid's feature map."""
+    """Count the stem of a hybrid."""
     if isinstance(config, CnnStemConfig):
         params, macs, kept = counted_cnn(config, channels=channels, image_size=image_size)
         return map_cost(params=params, macs=macs, kept=kept)
@@ -125,7 +125,7 @@ def tokens_to_token_cost(config: TokensToTokenConfig, *, channels: int, image_si
 
 
 def map_cost(*, params: int, macs: int, kept: int) -> Cost:
-    """Put together the cost of a stem, which keeps feature maps and has no tokens."""
+    """Build the cost of a stem, which keeps feature maps and has no tokens."""
     return Cost(
         params=params,
         macs=macs,

@@ -1,7 +1,7 @@
 """CPVT (arXiv:2102.10882): the ViT of DeiT whose positions are computed from the tokens themselves.
 
 Section 3.2: a position encoding generator (PEG, `ConditionalEncoding`) reshapes the patches to their map and adds a
-depth-wise 3x3 convolution of it; zero padding tells where the border is. Section 3.3: one PEG stands after the first
+depth-wise 3x3 convolution of it; its zero padding marks the border. Section 3.3: one PEG stands after the first
 encoder block, and there is no other position embedding. Since nothing depends on the number of patches, images of any
 size need no resampling. CPVT-GAP averages the patches instead of reading a class token, and so does not depend on
 where anything is in the image. The results' stronger models have a PEG after each of the first five blocks.

@@ -1,7 +1,7 @@
 """DeiT III (arXiv:2204.07118): the plain ViT with LayerScale, trained well; and its deeper and parallel forms.
 
 It differs from ViT in options of `ViTConfig`: positions for patches only, the class token has none; LayerScale, which
-begins at 1e-4; the exact GELU; the same rate of stochastic depth in every block; positions resampled without
+starts at 1e-4; the exact GELU; the same rate of stochastic depth in every block; positions resampled without
 antialiasing. The hMLP stem and parallel blocks are those of arXiv:2203.09795.
 
 Names: DeiT-III-S/16 (the paper's), deit3_small_patch16_224 (timm's), deit_small_patch16_LS (the authors' code), with

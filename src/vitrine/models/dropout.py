@@ -65,7 +65,7 @@ class Dropout(RandomLayer):
         if _batch.keys is None:
             return F.dropout(values, self.rate)
         if _batch.picture is not None:
-            # A key per token, from that of its picture; a batch of other pictures around it changes nothing.
+            # Each token's key comes from its picture's, so the other pictures of the batch do not change its draws.
             with randomness_of(token_keys(_batch.keys, _batch.picture)):
                 kept = self.keeps(values.shape[1], values.shape[2], rate=self.rate, device=values.device)
             return values * kept[None] * (1 / (1 - self.rate))

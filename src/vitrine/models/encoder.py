@@ -88,8 +88,8 @@ class LayerScale(nn.Module):
 class Block(nn.Module):
     """One encoder layer: attention, then MLP, each pre-normalised and added to the tokens.
 
-    Usable alone, `Block(384, num_heads=6)`: then its layers begin as torch begins them, `initialise_layer` fills them
-    as the paper does. `drop_rate` is the rate of stochastic depth of both branches.
+    Can be used alone, `Block(384, num_heads=6)`: its layers then have torch's initialisation, and `initialise_layer`
+    gives them the paper's. `drop_rate` is the rate of stochastic depth of both branches.
     """
 
     def __init__(

@@ -3,18 +3,19 @@
 A family is a config, a module that is built from it, and a few facts.
 
 The **config** is a frozen dataclass with at least `image_size`, `channels`, `num_classes`,
-`activation_checkpointing` and `representation_width`, the width of the head's input. It refuses nonsense at birth,
-names the nearest image sizes where it takes only some, and holds plain values, tuples and None, so that a record can
-hold it. With `dropout` and `stochastic_depth` it takes what recipes set.
+`activation_checkpointing` and `representation_width`, the width of the head's input. It
+checks its values when created, names the nearest image sizes if it accepts only some, and holds plain values, tuples
+and None, so that a record can store it. Recipes set its fields `dropout` and `stochastic_depth`, if it has them.
 
 The **module** is a `Model` (models/model.py): `forward`, `embed`, `features` by name, `attention` layer by layer,
 `last_map`, `initialise`; `head` is a linear layer or None. A module from outside needs `forward` and `features` at
-least. Parameters tell by their names where they belong, for layer-wise decay, freezing and weight decay:
+least. Names of parameters say where these belong, for layer-wise decay, freezing and weight decay:
 `blocks.N` or `stages.S.blocks.N` in order of depth; `norm` and `head` last; everything else is the embedding. Weight
-decay skips what stands in `positions` and what is not called `weight`.
+decay skips parameters in `positions` and those not called `weight`.
 
 The **facts** are the fields of `Family`: cost and memory (`cost`), names (`variants`, `aliases`), adaptation to other
-channels (`pixel_kernel`) and to another image size (`resample`), and what files do not tell (`untold`).
+channels (`pixel_kernel`) and to another image size (`resample`), and the fields that cannot
+be inferred from a file of weights (`untold`).
 
 Every family passes the common checks of tests/unit/models/test_every_family.py: one line adds it there.
 """
@@ -46,7 +47,7 @@ class Family:
     pixel_kernel: str | None = None
     """The parameter (width, channels, rows, columns) that reads pixels; None refuses other channels."""
     untold: tuple[str, ...] = ()
-    """Fields that names and shapes of tensors do not tell, such as numbers of heads."""
+    """Fields that cannot be inferred from names and shapes of tensors, such as numbers of heads."""
     resample: Callable[[Any, tuple[int, int]], Mapping[str, Callable[[Tensor], Tensor]]] | None = None
     """Maps a config and a new image size to a function for each parameter that depends on the size."""
     resized: Callable[[Any, tuple[int, int]], Any] | None = None
@@ -76,11 +77,13 @@ def family_of(config: object) -> Family:
     for family in FAMILIES.values():
         if type(config) is family.config:
             return family
-    raise ConfigError(f"{type(config).__name__} is the config of no known family: {', '.join(FAMILIES)}")
+    raise ConfigError(
+        f"{type(config).__name__} is not the config of a registered family: {', '.join(FAMILIES)}"
+    )
 
 
 def untold_options(config: object) -> dict[str, Any]:
-    """Return the fields of a config that a bare file of weights does not tell."""
+    """Return the fields of a config that cannot be inferred from a file of weights alone."""
     return {name: getattr(config, name) for name in family_of(config).untold}
 
 

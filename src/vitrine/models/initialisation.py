@@ -26,7 +26,7 @@ TRUNCATED_NORMAL_STD = 0.87962566103423978
 
 
 def initialise_vit(model: Any) -> None:
-    """Fill every parameter of a ViT; a registered network as a stem has filled its own."""
+    """Initialise every parameter of a ViT, except those of a registered network as its stem."""
     if model.config.initialisation == "deit":
         tokens = (model.class_token, model.distillation_token)
         initialise_like_deit(model, tables=[token for token in tokens if token is not None])
@@ -42,7 +42,7 @@ def initialise_vit(model: Any) -> None:
 
 
 def initialise_like_vit(model: Any) -> None:
-    """Fill a ViT as its authors do, all but its registers."""
+    """Initialise a ViT as its authors do, except for its registers."""
     for module in own_modules(model):
         initialise_layer(module)
     for positions in model.positions:
@@ -59,7 +59,7 @@ def initialise_like_vit(model: Any) -> None:
 
 
 def own_modules(module: nn.Module) -> Iterator[nn.Module]:
-    """List a module and all in it, in order, without the networks of others."""
+    """Yield a module and its submodules in order, without registered networks."""
     yield module
     for child in module.children():
         if not isinstance(child, CnnStem):
@@ -78,7 +78,7 @@ def initialise_layer(module: nn.Module) -> None:
     elif isinstance(module, nn.RMSNorm):
         nn.init.ones_(module.weight)
     elif isinstance(module, nn.modules.batchnorm._BatchNorm):
-        module.reset_parameters()  # ones and zeros, and statistics of none
+        module.reset_parameters()  # also resets the running statistics
     elif isinstance(module, SelfAttention):
         xavier_each_(module.to_qkv, parts=3)
         xavier_each_(module.to_out)
@@ -88,7 +88,7 @@ def initialise_layer(module: nn.Module) -> None:
         xavier_each_(module.to_kv, parts=2)
         xavier_each_(module.to_out)
     elif isinstance(module, Mlp | GatedMlp):
-        # Weights and biases in turn: a seed draws the same numbers as in earlier versions.
+        # Weights and biases in turn, so that a seed draws the same numbers as in earlier versions.
         for layer, parts in ((module.expand, 1 if isinstance(module, Mlp) else 2), (module.contract, 1)):
             xavier_each_(layer, parts=parts)
             nn.init.normal_(layer.bias, std=MLP_BIAS_STD)
@@ -127,7 +127,8 @@ def lecun_normal_(weight: Tensor) -> None:
 def initialise_like_deit(model: nn.Module, *, tables: Iterable[Tensor]) -> None:
     """Fill a model as DeiT does, and with it T2T-ViT, CPVT and TNT: dense kernels, tokens and tables normal .02.
 
-    Biases are zero, convolutions begin as torch's do. The authors cut the normal at 2, a hundred deviations away.
+    Biases are zero; convolutions keep torch's initialisation. The authors truncate the normal at 2, a hundred
+    deviations away, which has no effect.
     """
     for module in own_modules(model):
         if isinstance(module, nn.Linear):

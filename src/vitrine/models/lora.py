@@ -1,6 +1,6 @@
 """Low-rank adaptation (LoRA, arXiv:2106.09685): a frozen layer plus a product of two thin trained matrices.
 
-W x + scale B A x with A (R, in) and B (out, R). B begins at zero, so that an adapted model computes what it did. The
+W x + scale B A x with A (R, in) and B (out, R). B starts at zero, so that adding it does not change the outputs. The
 dense layers of all blocks are adapted, under their own names: beside `to_qkv.weight` are `to_qkv.lora_a` and
 `to_qkv.lora_b`. Adapters can be merged: W + scale B A is a plain layer again.
 """
@@ -51,7 +51,7 @@ def add_adapters(model: nn.Module, *, rank: int, alpha: float | None = None) -> 
             "adapters need a model whose blocks have dense layers; this one has none", option="lora"
         )
     for layer in layers.values():
-        # The class alone changes, so that weights, their names and whoever holds them stay.
+        # Only the class changes, so that weights, their names and all references to them stay valid.
         if type(layer) in ADAPTED:
             layer.__class__ = ADAPTED[type(layer)]
         assert isinstance(layer, LoraLinear)
@@ -88,7 +88,7 @@ def adapters_of(model: nn.Module) -> dict[str, LoraLinear]:
 
 @torch.no_grad()
 def merge_adapters(model: nn.Module) -> None:
-    """Add every adapter to its layer, in fp32, and leave plain layers."""
+    """Merge every adapter into its layer, in fp32, so that plain layers remain."""
     for layer in adapters_of(model).values():
         update = layer.lora_scale * (layer.lora_b.float() @ layer.lora_a.float())
         layer.weight.copy_((layer.weight.float() + update).to(layer.weight.dtype))

@@ -38,9 +38,9 @@ class Demand:
 
     cost: Cost
     states: int
-    """Numbers that the optimizer keeps for each weight."""
+    """Values that the optimizer keeps for each weight."""
     bytes_kept: int
-    """Bytes for each number kept for the backward pass."""
+    """Bytes for each value kept for the backward pass."""
     trained: int | None = None
     """Parameters that are trained; None is all. Activations are counted as if all were."""
 
@@ -112,7 +112,7 @@ def fit(demand: Demand, *, per_device: int, devices: int, limit: float) -> Choic
         activation_checkpointing=checkpointing,
         memory=memory,
         advice=f"even {advise(size, per_device, shard=shard, checkpointing=checkpointing)} needs "
-        f"{memory.total / GIB:.1f} GiB on each device; more devices (with sharding) or larger ones would do",
+        f"{memory.total / GIB:.1f} GiB on each device; use more devices (with sharding) or larger ones",
     )
 
 
@@ -120,7 +120,7 @@ def advise(size: int, per_device: int, *, shard: bool, checkpointing: bool) -> s
     """Describe the chosen change."""
     parts = []
     if size < per_device:
-        parts.append(f"micro-batches of {size} ({-(-per_device // size)} a step)")
+        parts.append(f"micro-batches of {size} ({-(-per_device // size)} per step)")
     if checkpointing:
         parts.append("activation checkpointing")
     if shard:

@@ -1,6 +1,6 @@
 """The contract of every model, whatever its family: training, evaluation, inspection and export read it.
 
-Shapes: B images of C channels, K classes, R numbers that the head reads.
+Shapes: B images of C channels, K classes, R width of the head's input.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,13 +14,13 @@ from vitrine.models.timm_surface import TimmSurface
 
 
 class Model(TimmSurface):
-    """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
+    """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
 
     config: ModelConfig
     head: nn.Linear | None
 
     def initialise(self) -> None:
-        """Fill every parameter as the authors do; a model on the meta device has nothing to fill."""
+        """Initialise every parameter as the authors do; parameters on the meta device are skipped."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ class Model(TimmSurface):
         raise NotImplementedError
 
     def embed(self, images: Tensor) -> Tensor:
-        """Map normalised images (B, C, height, width) to what the head reads (B, R); nothing else is kept."""
+        """Map normalised images (B, C, height, width) to the head's input (B, R); nothing else is kept."""
         raise NotImplementedError
 
     def features(self, images: Tensor) -> dict[str, Tensor]:
@@ -44,8 +44,8 @@ class Model(TimmSurface):
         """Yield (layer, weights (B, heads, queries, keys)) in order of depth, one layer in memory at a time.
 
         Each row sums to one. Keys may be fewer than queries (PVT reduces them), and a model may have more than one
-        sequence per block: its docstring then tells how layers are counted. Without gradients. `layers` counts
-        from 0; negative from the end. A model without attention refuses.
+        sequence per block: its docstring then says how layers are counted. No gradients. `layers` counts
+        from 0; negative from the end. A model without attention raises an error.
         """
         raise NotImplementedError
 

@@ -23,7 +23,7 @@ from vitrine.models.segments import Segments
 
 
 class Packable(Protocol):
-    """What is read of a ViT."""
+    """The parts of a ViT that packing uses."""
 
     config: ViTConfig
     patch_projection: nn.Conv2d
@@ -70,12 +70,12 @@ def require_packable(config: object) -> None:
             )
 
 
-# As torch.compiler.disable, which would import the compiler with this file: two seconds of every start.
+# As torch.compiler.disable, which would import the compiler at every start (two seconds).
 @_disable_dynamo
 def classify_packed(vit: Packable, pictures: Tensor) -> Tensor:
     """Map pictures (B, 1 + M, C x P x P) to logits (B, K), or to representations without a head."""
     tokens, segments = encode_packed(vit, pictures)
-    if vit.config.pooling == "class_token":  # all that is read of a picture are its first tokens
+    if vit.config.pooling == "class_token":  # only the first tokens of each picture are read
         return vit.classify(segments.first(tokens, vit.config.num_prefix_tokens))
     return torch.cat([vit.classify(own) for own in torch.split(tokens, segments.lengths, dim=1)])
 
@@ -130,7 +130,7 @@ def embedded(vit: Packable, pictures: Tensor, grids: list[Grid]) -> list[Tensor]
 
 
 def rotation_of(vit: Packable, grids: list[Grid]) -> Rotation | None:
-    """Return the rotation of every token of the sequence, where the model rotates."""
+    """Return the rotation of every token of the sequence, if the model has rotary positions."""
     rotary: nn.Module | None = vit.rotary
     if rotary is None:
         return None

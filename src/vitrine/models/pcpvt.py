@@ -1,7 +1,7 @@
 """PCPVT, the pyramid with conditional positions of CPVT (arXiv:2102.10882) and Twins (arXiv:2104.13840, section 3.1).
 
 PVT's geometry without position tables and class token: after the first block of every stage a depth-wise convolution
-(PEG) adds to each token what its neighbours make of it, and the tokens of the last stage are averaged.
+(PEG) adds a weighted sum of its neighbours to each token, and the tokens of the last stage are averaged.
 
 Shapes: B images, C channels, N = GH x GW tokens of a stage on its grid, D width, R width of the last stage.
 """
@@ -54,7 +54,7 @@ class PCPVT(Pyramid):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Fill every parameter as the authors do; a model on the meta device has nothing to fill."""
+        """Initialise every parameter as the authors do; parameters on the meta device are skipped."""
         if self.norm.weight.is_meta:
             return
         initialise_linears(self)

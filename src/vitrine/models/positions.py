@@ -125,7 +125,7 @@ class Relative1D(nn.Module):
 class ConditionalEncoding(nn.Module):
     """CPVT's position encoding generator (PEG, arXiv:2102.10882, section 3.2): a depth-wise convolution over the map.
 
-    Its zero padding tells tokens where the border is. It has no size of its own, so that any grid will do.
+    Its zero padding marks the border. It has no size of its own, so that it works on any grid.
     """
 
     def __init__(self, *, width: int, num_leading_tokens: int) -> None:
@@ -134,7 +134,7 @@ class ConditionalEncoding(nn.Module):
         self.mix = nn.Conv2d(width, width, kernel_size=3, padding=1, groups=width)
 
     def forward(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Add to each patch of tokens (B, T, D) what its neighbours make of it; tokens before the patches pass by."""
+        """Add the convolution to each patch of tokens (B, T, D); tokens before the patches are unchanged."""
         leading, patches = tokens[:, : self.num_leading_tokens], tokens[:, self.num_leading_tokens :]
         maps = patches.transpose(1, 2).reshape(patches.shape[0], -1, *grid)  # (B, D, GH, GW)
         encoded = (maps + self.mix(maps)).flatten(2).transpose(1, 2)
@@ -192,7 +192,7 @@ def position_tables(config: ViTConfig) -> list[nn.Module]:
 
 
 def initialise_positions(module: nn.Module) -> None:
-    """Draw a table, or compute it; a conditional encoding is a convolution and begins like one."""
+    """Draw a table, or compute it; a conditional encoding is a convolution and is initialised like one."""
     if isinstance(module, SinCos1D):
         module.fill_table()
     elif not isinstance(module, ConditionalEncoding):

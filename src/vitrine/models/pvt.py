@@ -66,10 +66,10 @@ class PVT(Pyramid):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Fill every parameter as the authors do; a model on the meta device has nothing to fill."""
+        """Initialise every parameter as the authors do; parameters on the meta device are skipped."""
         if self.norm.weight.is_meta:
             return
-        initialise_linears(self)  # convolutions begin as torch's do
+        initialise_linears(self)  # convolutions keep torch's initialisation
         for name, parameter in self.named_parameters():
             if name == "class_token" or name.endswith("positions.table"):
                 nn.init.trunc_normal_(parameter, std=DEIT_STD)
@@ -115,7 +115,7 @@ class PVTStage(nn.Module):
 
 
 def resample(config: PVTConfig, image_size: tuple[int, int]) -> Mapping[str, Callable[[Tensor], Tensor]]:
-    """Return what makes the position table of every stage fit another image size."""
+    """Return the function that resamples each stage's position table for another image size."""
     require_tiling(image_size, config.token_stride)
     last = len(config.widths) - 1
 

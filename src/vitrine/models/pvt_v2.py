@@ -20,7 +20,7 @@ from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConf
 from vitrine.models.sizes import shown
 
 FIRST_KERNEL, NEXT_KERNEL, MIXING_KERNEL = 7, 3, 3
-# Cells a side that linear attention averages each map to (section 3.2).
+# Cells per side that linear attention averages each map to (section 3.2).
 POOLED_SIDE = 7
 
 
@@ -31,7 +31,7 @@ class PVTv2Config(PyramidConfig):
     has_linear_attention: bool = False
     """Average every map to 7 x 7 keys instead of convolving it by `reductions`."""
     first_stride: int = FIRST_STRIDE
-    """Pixels a side for one token of the first stage; small images need less than the paper's 4."""
+    """Pixels per side for one token of the first stage; small images need less than the paper's 4."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,7 +40,7 @@ class PVTv2Config(PyramidConfig):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Pixels a side for one token of each stage."""
+        """Pixels per side for one token of each stage."""
         return tuple(self.first_stride * NEXT_STRIDE**stage for stage in range(len(self.widths)))
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:
@@ -52,7 +52,7 @@ class PVTv2Config(PyramidConfig):
         return (POOLED_SIDE, POOLED_SIDE) if self.has_linear_attention else super().reduced(grid, stage)
 
     def require_size(self, image_size: tuple[int, int]) -> None:
-        """Refuse an image so small that a stage has no key left; any other size will do."""
+        """Refuse an image so small that a stage has no key left; any other size fits."""
         if self.has_linear_attention:
             return
         # A stage of ceil(side / stride) cells must have at least `reduction` of them.
@@ -86,7 +86,7 @@ class PVTv2(Pyramid):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Fill every parameter as the authors do; a model on the meta device has nothing to fill."""
+        """Initialise every parameter as the authors do; parameters on the meta device are skipped."""
         if next(self.parameters()).is_meta:
             return
         initialise_linears(self)
@@ -139,7 +139,7 @@ class PVTv2Stage(nn.Module):
 
 
 class PVTv2Block(PyramidBlock):
-    """A block whose MLP looks at neighbours, which tells tokens where they are (section 3.4)."""
+    """A block whose MLP reads neighbouring tokens, which encodes their positions (section 3.4)."""
 
     def __init__(self, config: PVTv2Config, *, stage: int, drop_rate: float) -> None:
         is_linear = config.has_linear_attention

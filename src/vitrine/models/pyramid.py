@@ -88,7 +88,7 @@ class ReducedAttention(nn.Module):
         return q, k, v
 
     def reduce(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Return what keys and values are made of, (B, S, D)."""
+        """Return the input of keys and values, (B, S, D)."""
         if self.reduction is None or self.reduction_norm is None:
             return tokens
         maps = to_map(tokens, grid)
@@ -130,7 +130,7 @@ class PyramidBlock(nn.Module):
         return tokens + self.stochastic_depth_2(self.transform(self.norm_2(tokens), grid))
 
     def transform(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Apply the MLP, which in PVT v2 also looks at neighbours on the grid."""
+        """Apply the MLP, which in PVT v2 also reads neighbours on the grid."""
         return self.mlp(tokens)
 
     def attention_weights(self, tokens: Tensor, grid: Grid) -> Tensor:
@@ -139,7 +139,7 @@ class PyramidBlock(nn.Module):
 
 
 class Pyramid(Model):
-    """The way through the stages; a family says how a stage begins and ends, and how tokens are pooled."""
+    """The forward pass through the stages; a family defines how stages begin and end, and how tokens are pooled."""
 
     config: PyramidConfig
     stages: nn.ModuleList
@@ -206,7 +206,7 @@ class Pyramid(Model):
         return module
 
     def map_of(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Set the patch tokens on their grid, (B, D, GH, GW); a class token is left out."""
+        """Return the patch tokens on their grid, (B, D, GH, GW), without a class token."""
         return to_map(tokens[:, tokens.shape[1] - grid[0] * grid[1] :], grid)
 
     def last_map(self, images: Tensor) -> Tensor:
@@ -263,17 +263,17 @@ class Pyramid(Model):
 
 
 def drop_rates(config: PyramidConfig) -> list[list[float]]:
-    """Return the rate of stochastic depth of every block, by stage: a line from 0 over all blocks."""
+    """Return the rate of stochastic depth of every block, by stage: rising linearly from 0 over all blocks."""
     last = max(config.depth - 1, 1)
     rates = iter(config.stochastic_depth * layer / last for layer in range(config.depth))
     return [[next(rates) for _ in range(depth)] for depth in config.depths]
 
 
 def to_map(tokens: Tensor, grid: Grid) -> Tensor:
-    """Set tokens (B, N, D) on their grid: (B, D, GH, GW)."""
+    """Reshape tokens (B, N, D) to their grid: (B, D, GH, GW)."""
     return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)
 
 
 def to_tokens(maps: Tensor) -> Tensor:
-    """Read a map (B, D, GH, GW) in raster order: (B, N, D)."""
+    """Flatten a map (B, D, GH, GW) in raster order: (B, N, D)."""
     return maps.flatten(2).transpose(1, 2)

@@ -28,16 +28,16 @@ class PyramidConfig:
     num_heads: tuple[int, ...] = (1, 2, 5, 8)
     mlp_ratios: tuple[int, ...] = (8, 8, 4, 4)
     reductions: tuple[int, ...] = (8, 4, 2, 1)
-    """Cells a side of a stage's map that become one key (R of the paper's spatial-reduction attention)."""
+    """Cells per side of a stage's map that become one key (R of the paper's spatial-reduction attention)."""
     num_classes: int | None = 1000
-    """None leaves the head away: the model answers with its representation."""
+    """None builds no head: the model returns its representation."""
     qkv_bias: bool = True
     norm_eps: float = 1e-6
     """Epsilon of the norms in blocks and after stages; those of embeddings and of reduced keys have 1e-5."""
     head_bias: float = 0.0
     dropout: float = 0.0
     stochastic_depth: float = 0.0
-    """Rate of the last block; the blocks before have less, on a line from 0."""
+    """Drop rate of the last block; it rises linearly from 0 in the first block."""
     activation_checkpointing: bool = False
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class PyramidConfig:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Pixels a side for one token of each stage."""
+        """Pixels per side for one token of each stage."""
         return tuple(FIRST_STRIDE * NEXT_STRIDE**stage for stage in range(len(self.widths)))
 
     def grids(self, image_size: tuple[int, int]) -> tuple[Grid, ...]:

@@ -17,7 +17,7 @@ MIXING = MIXING_KERNEL**2
 
 @dataclass(frozen=True)
 class Part:
-    """One block, or what a stage has besides: parameters, multiply-adds, numbers kept for the backward pass."""
+    """One block, or the other parts of a stage: parameters, multiply-adds, values kept for the backward pass."""
 
     params: int
     macs: int
@@ -46,7 +46,7 @@ def pcpvt_cost(config: PCPVTConfig) -> Cost:
 
 
 def total(config: PyramidConfig, *, params: int, macs: int = 0, kept: int = 0, num_leading: int = 0) -> Cost:
-    """Add the stages and the head to what a family has besides; `num_leading` tokens join the last stage."""
+    """Add the stages and the head to a family's other parts; `num_leading` tokens join the last stage."""
     checkpointed, largest = kept, 0
     num_stages = len(config.widths)
     for stage, grid in enumerate(config.grids(config.image_size)):

@@ -45,7 +45,7 @@ class ResNetStem(nn.Module):
 
 
 class BottleneckUnit(nn.Module):
-    """Convolutions 1x1, 3x3 (the stride is here), 1x1, each with group norm; ReLU after the sum."""
+    """Convolutions 1x1, 3x3 (with the stride), 1x1, each with group norm; ReLU after the sum."""
 
     def __init__(self, config: ResNetStemConfig, in_channels: int, mid: int, *, stride: int) -> None:
         super().__init__()

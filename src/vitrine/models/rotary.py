@@ -1,7 +1,7 @@
 """Rotary positions on a grid (arXiv:2104.09864 in two dimensions), as DINOv3 and EVA-02 use them.
 
-A pair of channels of a query or key is turned by an angle that grows with the row or the column of its patch, so that
-a product of the two depends on how far apart they are. Tokens before the patches are not turned.
+A pair of channels of a query or key is rotated by an angle that grows with the row or column of its patch, so that a
+product of the two depends on the distance between them. Tokens before the patches are not rotated.
 
 Shapes: N patches on a grid of GH x GW, P tokens before them, T = P + N, H heads of K channels, F = K / 4 frequencies.
 """
@@ -20,22 +20,22 @@ BASES = {"dinov3": 100.0, "eva": 10_000.0}
 
 
 class Rotation(NamedTuple):
-    """Cosines and sines (1 or B, 1, T, K) by which attention turns queries and keys."""
+    """Cosines and sines (1 or B, 1, T, K) by which attention rotates queries and keys."""
 
     cos: Tensor
     sin: Tensor
     in_pairs: bool
-    """Whether neighbouring channels turn together (EVA), or those half a head apart (DINOv3)."""
+    """Whether neighbouring channels are rotated as a pair (EVA), or those half a head apart (DINOv3)."""
 
     def turned(self, values: Tensor) -> Tensor:
-        """Turn queries or keys (B, H, R, K) of the first R tokens."""
+        """Rotate queries or keys (B, H, R, K) of the first R tokens."""
         R = values.shape[2]
         other = neighbours(values) if self.in_pairs else opposite(values)
-        # In fp32 also where the model computes in bf16, whose 8 bits would blur the larger angles.
+        # In fp32 even if the model computes in bf16, whose 8 bits are too few for the larger angles.
         return (values * self.cos[:, :, :R] + other * self.sin[:, :, :R]).to(values.dtype)
 
     def after(self, count: int) -> "Rotation":
-        """Return the same for sequences with `count` tokens more before the others, which are not turned."""
+        """Return the same for sequences with `count` more tokens in front, which are not rotated."""
         ahead = self.cos.new_ones(len(self.cos), 1, count, self.cos.shape[-1])
         cos, sin = torch.cat([ahead, self.cos], dim=2), torch.cat([0 * ahead, self.sin], dim=2)
         return Rotation(cos, sin, self.in_pairs)
@@ -68,11 +68,11 @@ class RotaryPositions(RandomLayer):
         self.fill()
 
     def fill(self) -> None:
-        """Compute the cosines and sines of the model's own grid; no file has them."""
+        """Compute the cosines and sines of the model's own grid; no file of weights contains them."""
         self.table = nn.Buffer(torch.stack(self.at(coordinates(self.grid, self.kind))), persistent=False)
 
     def forward(self, grid: Grid, *, num_images: int) -> Rotation:
-        """Return the rotation of every token of images on `grid`; in training, of each image its own."""
+        """Return the rotation of every token of images on `grid`; in training, one per image."""
         device, in_pairs = self.table.device, self.kind == "eva"
         if self.training and (self.shift or self.jitter or self.rescale):
             moved = self.moved(coordinates(grid, self.kind).to(device), num_images)
@@ -93,7 +93,7 @@ class RotaryPositions(RandomLayer):
         angles = (places[..., None] * frequencies).flatten(2)  # (B, N, 2 F), those of the row first
         angles = angles.repeat_interleave(2, dim=-1) if self.kind == "eva" else angles.tile(2)
         leading = angles.new_zeros(len(angles), self.num_leading_tokens, angles.shape[-1])
-        angles = torch.cat([leading, angles], dim=1)[:, None]  # an angle of 0 turns nothing
+        angles = torch.cat([leading, angles], dim=1)[:, None]  # an angle of 0: no rotation
         return angles.cos(), angles.sin()
 
     def moved(self, places: Tensor, num_images: int) -> Tensor:

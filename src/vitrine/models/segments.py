@@ -16,7 +16,7 @@ from vitrine.models.rotary import Rotation
 
 
 class Segments:
-    """Where each picture of a sequence is, and how attention turns its queries and keys."""
+    """Where each picture of a sequence is, and how attention rotates its queries and keys."""
 
     def __init__(self, lengths: list[int], *, device: torch.device, rotation: Rotation | None = None) -> None:
         self.lengths, self.rotation = lengths, rotation

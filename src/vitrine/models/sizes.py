@@ -10,7 +10,7 @@ from vitrine.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class InputShape:
-    """How a model is to see pictures, where that differs from what it was built for; None keeps the model's own."""
+    """The input shape to use instead of the one that the model was built for; None keeps the model's own."""
 
     size: int | tuple[int, int] | None = None
     patch: int | None = None
@@ -24,31 +24,31 @@ class InputShape:
                 raise ConfigError(f"must be at least 1, got {value}", option=name)
         if self.size is not None and self.max_patches is not None:
             raise ConfigError(
-                f"size {self.size} is of squares, and max_patches keeps the aspect ratio; give one of them",
+                f"size {self.size} is one size for all, max_patches keeps the aspect ratio; give one of them",
                 option="max_patches",
             )
 
 
 ImageSize = int | tuple[int, int] | InputShape | Mapping[str, Any] | None
-"""A size in pixels, one number for squares; a whole `InputShape`, or its fields; or the model's own."""
+"""A size in pixels, one number for squares; an `InputShape` or its fields; or None for the model's own."""
 
 
 def as_shape(wanted: ImageSize) -> InputShape:
-    """Return what was asked for as a whole shape."""
+    """Return the requested input as an `InputShape`."""
     if isinstance(wanted, InputShape):
         return wanted
     return InputShape(**wanted) if isinstance(wanted, Mapping) else InputShape(size=wanted)
 
 
 def shape_json(wanted: ImageSize) -> dict[str, Any] | None:
-    """Return what was asked for as plain values; None for the model's own."""
+    """Return the requested input as plain values; None for the model's own."""
     values = dataclasses.asdict(as_shape(wanted))
     values["size"] = list(values["size"]) if isinstance(values["size"], tuple) else values["size"]
     return values if any(value is not None for value in values.values()) else None
 
 
 def shape_from_json(values: Mapping[str, Any] | None) -> ImageSize:
-    """Return what `shape_json` wrote."""
+    """Restore a shape from the plain values that `shape_json` returned."""
     if values is None:
         return None
     size = values["size"]

@@ -28,7 +28,7 @@ class StandardisedConv2d(nn.Conv2d):
 
     def standardised_weight(self) -> Tensor:
         """Return the standardised kernel (out, in, rows, columns)."""
-        # Half precision cannot hold the sums.
+        # The sums need more than half precision.
         weight = self.weight.float() if self.weight.dtype.itemsize < 4 else self.weight
         centred = weight - weight.mean(dim=(1, 2, 3), keepdim=True)
         variance = centred.square().mean(dim=(1, 2, 3), keepdim=True)

@@ -1,4 +1,4 @@
-"""The stems of hybrids, as frozen records: what turns images into the feature map that patches are cut from.
+"""The stems of hybrids, as frozen records: how images become the feature map that patches are cut from.
 
 Every stem has a `stride` (pixels per side for one cell of its map) and `out_channels`; `stems.py` builds it.
 """
@@ -101,7 +101,7 @@ class TokensToTokenConfig:
     token_width: int = 64
     """Width of the tokens between the splits."""
     performer_dropout: float = 0.1
-    """Dropout of performers only, as the authors have it, whatever the model's own."""
+    """Dropout of performers only, as in the authors' code; independent of the model's dropout."""
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
@@ -165,7 +165,7 @@ def stem_to_json(stem: StemConfig) -> dict[str, Any]:
 
 
 def stem_from_json(values: dict[str, Any]) -> StemConfig:
-    """Read a stem; records of earlier versions have ResNets only and do not say so."""
+    """Read a stem; records of earlier versions name no kind: their stems are ResNets."""
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     kind = options.pop("kind", "resnet")
     if kind not in STEM_KINDS:

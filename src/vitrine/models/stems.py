@@ -36,7 +36,7 @@ def build_stem(config: StemConfig | None, *, channels: int) -> nn.Module:
 
 
 def stem_named(name: str, *, width: int) -> StemConfig:
-    """Return the stem that a word stands for: `hmlp`, `t2t`, `t2t_t` (with transformers) or a registered network."""
+    """Return the stem of this name: `hmlp`, `t2t`, `t2t_t` (with transformers) or a registered network."""
     if name == "hmlp":
         return HMlpStemConfig(width=width // HMLP_SHARE)
     if name in ("t2t", "t2t_t"):

@@ -47,7 +47,7 @@ class TokensToToken(nn.Module):
 
 
 class TokenTransformer(nn.Module):
-    """Attention of one head and an MLP; widths differ, so that values instead of the input skip the attention."""
+    """Attention of one head and an MLP; as widths differ, the residual adds the values, not the input."""
 
     def __init__(self, in_width: int, config: TokensToTokenConfig) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class TokenTransformer(nn.Module):
         self.to_out = nn.Linear(T, T)
         self.norm_2 = nn.LayerNorm(T, eps=config.norm_eps)
         self.mlp = Mlp(T, hidden_width=T, gelu="erf")
-        self.scale = in_width**-0.5  # the authors' follows the width that comes in, not the head's
+        self.scale = in_width**-0.5  # as in the authors' code: by the input's width, not the head's
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens (B, N, I) to (B, N, T)."""
@@ -67,7 +67,7 @@ class TokenTransformer(nn.Module):
 
 
 class TokenPerformer(HasFixedParameters, nn.Module):
-    """Linear attention by random features (Performer, arXiv:2009.14794) and an MLP; values skip the attention."""
+    """Linear attention by random features (Performer, arXiv:2009.14794) and an MLP; the residual adds the values."""
 
     fixed: tuple[str, ...] = ("features",)
 

@@ -1,4 +1,4 @@
-"""The text towers of CLIP (arXiv:2103.00020) and SigLIP (arXiv:2303.15343): token numbers to a vector per text.
+"""The text towers of CLIP (arXiv:2103.00020) and SigLIP (arXiv:2303.15343): token ids to one vector per text.
 
 Shapes: B texts, T tokens, D width, E width of the space shared with images.
 """
@@ -26,21 +26,21 @@ class TextConfig:
     num_heads: int
     mlp_width: int
     embedding: int
-    """Width of its output."""
+    """Width of the output."""
     activation: Activation = "quick_gelu"
     gelu: Gelu = "erf"
     norm_eps: float = 1e-5
     is_causal: bool = True
     """Whether tokens see only those before them (CLIP)."""
     reads: Literal["end", "last"] = "end"
-    """The token whose state is the text's: the first end mark (CLIP), or the very last, padding included (SigLIP)."""
+    """The token that represents the text: the first end token (CLIP), or the last, padding included (SigLIP)."""
     end_token: int = 49407
     padding: int = 49407
     has_projection_bias: bool = False
 
 
 class TextTower(nn.Module):
-    """Map token numbers (B, T) to vectors (B, E) in the space shared with images."""
+    """Map token ids (B, T) to vectors (B, E) in the space shared with images."""
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class TextTower(nn.Module):
         self.projection = nn.Linear(config.width, config.embedding, bias=config.has_projection_bias)
 
     def forward(self, numbers: Tensor) -> Tensor:
-        """Map token numbers (B, T) to vectors (B, E)."""
+        """Map token ids (B, T) to vectors (B, E)."""
         states = self.tokens(numbers) + self.positions[: numbers.shape[1]]
         bias = None
         if self.config.is_causal:

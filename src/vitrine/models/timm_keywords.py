@@ -1,4 +1,4 @@
-"""timm's keywords for `create_model`, for people and code that come from there: each is one of our options.
+"""timm's keywords for `create_model`, for code written for timm: each stands for one of our options.
 
 `embed_dim=192` is `width=192`, `mlp_ratio=4` a hidden width of 4 x `width`, `norm_layer` and `act_layer` take a name,
 a class of torch or timm, or a partial of one. If a family of models has an option by timm's name, that is used.
@@ -61,7 +61,7 @@ def in_our_words(options: dict[str, Any], config: Any) -> dict[str, Any]:
 
 
 def translated(name: str, value: Any, *, width: int | None) -> dict[str, Any]:
-    """Return what one keyword says, in our options."""
+    """Translate one keyword into our options."""
     if name in RENAMED:
         # timm builds no such layer for 0, and no LayerScale for None.
         return {RENAMED[name]: value or None if name in ("representation_size", "init_values") else value}
@@ -94,7 +94,7 @@ def approximation(layer: Any) -> dict[str, Any]:
 
 
 def class_name(layer: Any) -> str:
-    """Return the name of a class, of what a partial is one of, or a word: lower case, without underscores."""
+    """Return the name of a class, of a partial's class, or a word, in lower case without underscores."""
     if isinstance(layer, partial):
         layer = layer.func
     return (
@@ -103,7 +103,7 @@ def class_name(layer: Any) -> str:
 
 
 def chosen(name: str, value: Any, choices: dict[str, Any]) -> Any:
-    """Return what a word stands for; refuse any other."""
+    """Return the option that a word stands for; refuse unknown words."""
     if value not in choices:
         raise ConfigError(f"must be one of {', '.join(choices)}, got {value!r}", option=name)
     return choices[value]

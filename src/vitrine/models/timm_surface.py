@@ -1,4 +1,4 @@
-"""timm's methods, for code that is written for it: the same meaning and the same shapes as there.
+"""timm's methods, for code written for timm: the same meaning and the same shapes.
 
 Every model has them. Levels are the outputs of stages or, in a model without stages, of blocks, as `features` names
 them; a family can define them itself: `levels(images)` yields the tokens or the map after each block or stage, and
@@ -57,7 +57,7 @@ class TimmSurface(nn.Module):
         raise NotImplementedError
 
     def levels(self, images: Tensor) -> Iterator[Level]:
-        """Yield what the model holds after each stage, or after each block."""
+        """Yield the state after each stage, or after each block."""
         features = self.features(images)
         stages = [Level(value) for name, value in features.items() if name.startswith("stage_")]
         if stages:
@@ -124,14 +124,14 @@ class TimmSurface(nn.Module):
         return self.finish(level, index=index).values, intermediates
 
     def get_classifier(self) -> Any:
-        """Return the head: an identity where there is none, two heads where there are two."""
+        """Return the head: an identity if there is none, a pair if there are two."""
         other = getattr(self, "distillation_head", None)
         if self.head is None:
             return nn.Identity()
         return self.head if other is None else (self.head, other)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Put a new head of zeros for `num_classes` in place of the old one; 0 takes it away."""
+        """Replace the head by a new one of zeros for `num_classes`; 0 removes it."""
         if global_pool is not None:
             self.set_pooling(global_pool)
         like = next(self.parameters())
@@ -146,12 +146,12 @@ class TimmSurface(nn.Module):
         return int(self.config.representation_width or self.config.width)
 
     def set_pooling(self, global_pool: str) -> None:
-        """Change the pooling, where the model has a choice."""
+        """Change the pooling, if the model supports more than one."""
         if global_pool != "avg":
             raise ConfigError(f"this model pools by average, got {global_pool!r}", option="global_pool")
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute each block in the backward pass instead of keeping what is inside it."""
+        """Recompute each block in the backward pass instead of keeping its activations."""
         self.config = dataclasses.replace(self.config, activation_checkpointing=enable)
 
     def no_weight_decay(self) -> set[str]:
@@ -167,7 +167,7 @@ class TimmSurface(nn.Module):
 
 
 def taken(indices: int | Sequence[int] | None, count: int) -> set[int]:
-    """Return which levels are wanted, counted from 0."""
+    """Return the requested levels, counted from 0."""
     if indices is None:
         return set(range(count))
     if isinstance(indices, int):

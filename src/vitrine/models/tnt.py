@@ -26,7 +26,7 @@ from vitrine.models.touched import has_global_hooks, is_as_built
 
 
 class TNT(Model):
-    """Map images (B, C, height, width) to logits (B, K), or to the representation where there is no head."""
+    """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
 
     config: TNTConfig
 
@@ -55,7 +55,7 @@ class TNT(Model):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Fill every parameter as the authors do; a model on the meta device has nothing to fill."""
+        """Initialise every parameter as the authors do; parameters on the meta device are skipped."""
         if self.norm.weight.is_meta:
             return
         initialise_like_deit(self, tables=(self.class_token, self.word_positions))
@@ -203,7 +203,7 @@ class TNTBlock(nn.Module):
         )
 
     def forward(self, words: Tensor, tokens: Tensor, num_read: int | None = None) -> tuple[Tensor, Tensor]:
-        """Map words (B x N, W, E) and tokens (B, 1 + N, D) to the next; of tokens the first `num_read` only."""
+        """Map words (B x N, W, E) and tokens (B, 1 + N, D) to the next; only the first `num_read` tokens."""
         words = self.inner(words)  # eqs. 4 and 5
         return words, self.outer(self.with_words(words, tokens), num_read)  # eqs. 7 and 8
 
@@ -234,7 +234,7 @@ class Transformer(nn.Module):
         self.norm_2 = nn.LayerNorm(width, eps=config.norm_eps)
         self.mlp = Mlp(width, hidden_width=mlp_width, gelu="erf", dropout=config.dropout)
         self.dropout = Dropout(config.dropout)
-        # For words each patch is drawn on its own, as by the authors.
+        # For words, stochastic depth draws per patch, as in the authors' code.
         self.stochastic_depth_1, self.stochastic_depth_2 = (StochasticDepth(drop_rate) for _ in range(2))
 
     def forward(self, tokens: Tensor, num_read: int | None = None) -> Tensor:
@@ -246,7 +246,7 @@ class Transformer(nn.Module):
 
 
 def resample(config: TNTConfig, image_size: tuple[int, int]) -> Mapping[str, Callable[[Tensor], Tensor]]:
-    """Return what another image size changes: the patches' positions. Words stay where they are in a patch."""
+    """Return the function that resamples the patches' positions for another image size; words' positions stay."""
     require_tiling(image_size, config.patch_size)
     old = config.grid_size
     new = image_size[0] // config.patch_size[0], image_size[1] // config.patch_size[1]

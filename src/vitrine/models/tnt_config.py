@@ -39,14 +39,14 @@ class TNTConfig:
     inner_num_heads: int = 4
     inner_mlp_width: int = 96
     num_classes: int | None = 1000
-    """None leaves the head away: the model answers with its representation."""
+    """None builds no head: the model returns its representation."""
     pooling: Literal["class_token", "average"] = "class_token"
     position_resampling: Resampling = "bicubic_antialias"
     qkv_bias: bool = False
     norm_eps: float = 1e-5
     dropout: float = 0.0
     stochastic_depth: float = 0.0
-    """Drop rate of the last block's branches; earlier blocks less, in a line from 0."""
+    """Drop rate of the last block's branches; it rises linearly from 0 in the first block."""
     activation_checkpointing: bool = False
 
     def __post_init__(self) -> None:
@@ -117,7 +117,7 @@ def tnt_cost(config: TNTConfig) -> Cost:
         + N * all_words * D
         + transformer_macs(D, config.mlp_width, tokens=T)
     )
-    # The words' part counts as often as there are patches. Kept of `to_patch`: both sides of its norms.
+    # The words' part counts once per patch. `to_patch` keeps the inputs and outputs of its norms.
     block_kept = (
         N * W * (8 * E + 2 * config.inner_mlp_width + config.inner_num_heads)
         + N * (2 * all_words + 2 * D)

@@ -22,7 +22,7 @@ from vitrine.spelling import nearest
 SHAPES: dict[str, dict[str, Any]] = {
     "Ti": {"width": 192, "depth": 12, "num_heads": 3, "mlp_width": 768},
     "S": {"width": 384, "depth": 12, "num_heads": 6, "mlp_width": 1536},
-    # Figures 4 and 5: "all hidden dimensions halved". The number of heads is none, so it stays ViT-B's.
+    # Figures 4 and 5: "all hidden dimensions halved". The number of heads is no dimension and stays ViT-B's.
     "b": {"width": 384, "depth": 12, "num_heads": 12, "mlp_width": 1536},
     "B": {"width": 768, "depth": 12, "num_heads": 12, "mlp_width": 3072},
     "L": {"width": 1024, "depth": 24, "num_heads": 16, "mlp_width": 4096},
@@ -78,7 +78,7 @@ def configure(
 ) -> ModelConfig:
     """Return the config of `name`, with `options` changed.
 
-    `image_size` is the name's own (`vit_base_patch16_384`) or 224 where it is not given.
+    If `image_size` is not given, it is the name's own (`vit_base_patch16_384`) or 224.
     """
     config, named_size = resolve(name)
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
@@ -95,7 +95,7 @@ def configure(
 
 
 def with_stem(config: ViTConfig, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that put a stem, given by its name, before a ViT whose patches stay as large in pixels."""
+    """Return the options that add a stem, given by its name, to a ViT; its patches keep their size in pixels."""
     stem = stem_named(options["stem"], width=options.get("width", config.width))
     height, width = options.get("patch_size", config.patch_size)
     if height % stem.stride or width % stem.stride:

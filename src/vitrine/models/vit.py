@@ -51,7 +51,7 @@ class ViT(Model):
             stride=config.patch_size,
             bias=config.patch_bias,
         )
-        # The third batch norm of the hMLP stem; elsewhere patches are not normalised.
+        # The third batch norm of the hMLP stem; without that stem, patches are not normalised.
         self.patch_norm = PatchNorm(D) if isinstance(config.stem, HMlpStemConfig) else nn.Identity()
         self.class_token = nn.Parameter(torch.empty(1, 1, D)) if config.reads_class_token else None
         self.distillation_token = (
@@ -80,13 +80,13 @@ class ViT(Model):
 
     @torch.no_grad()
     def initialise(self) -> None:
-        """Fill every parameter as the authors do; a model on the meta device has nothing to fill."""
+        """Initialise every parameter as the authors do; parameters on the meta device are skipped."""
         if self.norm.weight.is_meta:
             return
         initialise_vit(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map normalised images (B, C, height, width) to logits (B, K); also pictures of any shape, as patches."""
+        """Map normalised images (B, C, height, width) to logits (B, K); also packed pictures of any shape."""
         if images.dim() == 3:
             return packed.classify_packed(self, images)
         patches, grid = self.embed_patches(images)
@@ -161,7 +161,7 @@ class ViT(Model):
         return self.blocks[layer](tokens, places, num_read)
 
     def block_input(self, tokens: Tensor, grid: Grid, *, layer: int) -> tuple[Tensor, Places]:
-        """Return the input of block `layer`: tokens with this layer's positions, and what its attention knows."""
+        """Return the input of block `layer`: tokens with its positions, and the positions for its attention."""
         if self.config.positions == "relative":
             table = self.positions[layer if self.config.position_placement == "every_layer" else 0]
             return tokens, table(tokens.shape[1])

@@ -12,17 +12,17 @@ POSITIONS_IN_PARTS = {"sincos_2d": 4, "learned_2d": 2}
 
 
 def require_tokens(config: Any) -> None:
-    """Refuse a pooling that reads a token that is not there."""
+    """Refuse a pooling that reads a token that the model does not have."""
     if config.pooling == "class_token" and config.has_class_token is False:
         raise ConfigError(
             "pooling='class_token' needs a class token, got has_class_token=False; use 'average'"
         )
     if config.has_distillation_token and config.pooling != "class_token":
-        raise ConfigError(f"a distillation token goes with pooling='class_token', got {config.pooling!r}")
+        raise ConfigError(f"a distillation token needs pooling='class_token', got {config.pooling!r}")
 
 
 def require_positions(config: Any) -> None:
-    """Refuse positions that the width cannot be divided for, and those of a conditional encoding in no order."""
+    """Refuse positions whose parts do not divide the width, and wrong places for conditional encodings."""
     for positions, step in POSITIONS_IN_PARTS.items():
         if config.positions == positions and config.width % step:
             raise ConfigError(
@@ -32,7 +32,7 @@ def require_positions(config: Any) -> None:
 
 
 def require_peg_layers(config: Any) -> None:
-    """Refuse position encoding generators that no block would read, or that stand in no order."""
+    """Refuse position encoding generators that no block would read, or that are not in ascending order."""
     if config.positions != "peg":
         return
     layers, last = config.peg_layers, config.depth - 2
@@ -50,13 +50,13 @@ def require_peg_layers(config: Any) -> None:
 
 
 def require_rotary(config: Any) -> None:
-    """Refuse rotations that heads cannot be divided for, or options that belong to another kind."""
+    """Refuse rotary positions that do not divide the heads' width, or options that belong to another kind."""
     augmenting = ("rotary_shift", "rotary_jitter", "rotary_rescale")
     of_kind = {"dinov3": augmenting, "eva": ("rotary_grid",), "none": ()}[config.rotary]
     for name in (*augmenting, "rotary_grid", "rotary_base"):
         is_known = name in of_kind or (name == "rotary_base" and config.rotary != "none")
         if getattr(config, name) is not None and not is_known:
-            raise ConfigError(f"{name} is no option of rotary={config.rotary!r}", option=name)
+            raise ConfigError(f"{name} is not an option of rotary={config.rotary!r}", option=name)
     if config.rotary == "none":
         return
     head = config.width // config.num_heads

@@ -8,10 +8,10 @@ from vitrine.models.cost import Cost, stem_cost
 from vitrine.models.stem_configs import HMlpStemConfig
 
 PEG_CELLS = 9  # of the kernel of a position encoding generator
-# Numbers of the MLP's width that the backward pass reads: both sides of the activation; a ReLU's output alone tells.
+# Values per hidden unit that the backward pass reads: input and output of the activation; of a ReLU, the output.
 KEPT_BY_ACTIVATION = {"gelu": 2, "relu": 1, "silu": 2, "quick_gelu": 3}
 KEPT_BY_SWIGLU = 4  # gates before and after SiLU, values, their product
-# Weights before and after dropout, and what was kept of them.
+# Weights before and after dropout, and the mask.
 KEPT_BY_ATTENTION_DROPOUT = 3
 
 

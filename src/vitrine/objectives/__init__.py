@@ -1,4 +1,4 @@
-"""From a model's output and a batch to a loss: every objective of the package, registered by its name."""
+"""Objectives map a model's output and a batch to a loss; every objective of the package is registered by name."""
 
 from vitrine.objectives.classification import LabelsObjective
 from vitrine.objectives.contrastive import MocoObjective, SimclrObjective

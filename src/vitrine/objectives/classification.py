@@ -42,8 +42,8 @@ class LabelsObjective(Objective):
     """`sigmoid` for several labels per image, and for the paper's pre-training on ImageNet-21k and JFT; `binary` for
     DeiT III's: every class that is in the image at all, as after mixup, counts as present."""
     logit_adjustment: float | None = None
-    """Factor of the classes' log shares that training adds to the logits (arXiv:2007.07314): 1 counts every class
-    alike, 0 every image; None is 0, or 1 where fine-tuning meets uneven classes."""
+    """In training, this times the log share of each class is added to the logits (arXiv:2007.07314): 1 weighs classes
+    equally, 0 images; None is 0, or 1 where fine-tuning meets uneven classes."""
 
     def __post_init__(self) -> None:
         if self.loss not in get_args(LossKind):
@@ -55,20 +55,20 @@ class LabelsObjective(Objective):
         if self.logit_adjustment is not None and not self.logit_adjustment >= 0:
             raise ConfigError(f"logit_adjustment must be at least 0, got {self.logit_adjustment}")
         if self.logit_adjustment and self.loss != "softmax":
-            raise ConfigError("logit_adjustment goes with the softmax, where classes compete")
+            raise ConfigError("logit_adjustment needs the softmax, where classes compete")
 
     @property
     def needs_labels(self) -> bool:
-        """Labels are all that it learns."""
+        """This objective learns the labels."""
         return True
 
     @property
     def neutral_settings(self) -> Mapping[str, Any]:
-        """Every setting goes with labels; only smoothed labels would make all classes present."""
+        """Only label smoothing with `binary` is not supported: it would make all classes present."""
         return {"augment.label_smoothing": 0.0} if self.loss == "binary" else {}
 
     def for_labels(self, *, is_multi_label: bool) -> Self:
-        """Choose the sigmoid for several labels per image: a softmax has room for one."""
+        """Choose the sigmoid for several labels per image: a softmax allows only one."""
         return replace(self, loss="sigmoid", logit_adjustment=None) if is_multi_label else self
 
     def check_model(self, config: ModelConfig) -> None:
@@ -98,7 +98,7 @@ class LabelsObjective(Objective):
         return prepare
 
     def losses(self, module: nn.Module, parts: Parts) -> Losses:
-        """Return the loss of each image and how many are classified correctly."""
+        """Return the loss of each image and the number classified correctly."""
         images, targets, *shifts = parts
         logits = module(images)
         shifted = logits + shifts[0] if shifts else logits
@@ -107,7 +107,7 @@ class LabelsObjective(Objective):
         }
 
     def logit_shift(self, counts: Sequence[int]) -> Tensor | None:
-        """Return what training adds to the logits (K,) for classes with these counts; None without adjustment."""
+        """Return the shift (K,) that training adds to the logits, given the class counts; None without adjustment."""
         if not self.logit_adjustment:
             return None
         numbers = torch.tensor(counts, dtype=torch.float64).clamp_min(1)
@@ -116,7 +116,7 @@ class LabelsObjective(Objective):
     def evaluation(
         self, context: RunContext, validation: Validation
     ) -> Callable[[nn.Module], dict[str, float]]:
-        """Return the function to loss and accuracy on the validation images."""
+        """Return the function that computes loss and accuracy on the validation images."""
         return lambda module: evaluate_classes(module, validation, loss=self.loss)
 
 

@@ -1,10 +1,10 @@
-"""Contrastive learning: an image's two views answer to each other, and not to any other image of the batch.
+"""Contrastive learning: the two views of an image must match each other, and no other image of the batch.
 
 `MomentumContrast` is MoCo v3 (arXiv:2104.02057): a student's prediction from one view is compared with the outputs of
 its own average on the other views. `SimpleContrast` is SimCLR (arXiv:2002.05709): one network, all views at once.
 
-The other images are those of the whole batch: of all processes, so that two of them learn what one learns, and a
-batch cannot be divided into micro-batches. The projections normalise over the batch for the same reason.
+The other images are those of the whole batch, on all processes: the result does not depend on the number of
+processes, and a batch has no micro-batches. The projections normalise over the batch for the same reason.
 
 Shapes: B images of this process, N of all, C channels, V = 2 views, D width, O outputs.
 """
@@ -27,7 +27,7 @@ from vitrine.runtime.processes import all_rows, rank_and_count
 
 # Of the variance over the batch, as in batch normalisation.
 EPSILON = 1e-5
-# The share of images whose own view is the nearest: chance is 1 in the number of images compared.
+# The share of images whose other view is the nearest; chance is one over the number of images compared.
 MATCHED = "matched"
 
 
@@ -40,7 +40,7 @@ class ContrastConfig:
     output_width: int = 256
     """Width of the space in which views are compared."""
     fixed_patches: bool = True
-    """Whether the patch projection stays as it was drawn: its gradients are what makes ViTs unstable."""
+    """Whether the patch projection keeps its initial weights: its gradients make the training of ViTs unstable."""
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -51,7 +51,7 @@ class ContrastConfig:
 
 
 class BatchNorm(nn.Module):
-    """Normalise features over the rows of a batch; there are no running statistics, as nothing is served with it."""
+    """Normalise features over the rows of a batch; it keeps no running statistics, as it is used in training only."""
 
     def __init__(self, width: int, *, learns: bool) -> None:
         super().__init__()
@@ -119,12 +119,12 @@ class Contrast(HasFixedParameters, nn.Module):
         raise NotImplementedError
 
     def embedded(self, vit: ViT, views: Tensor) -> Tensor:
-        """Return representations of the views of all processes' images: (N, V, D). An evaluation is on its own."""
+        """Return representations of the views of all processes' images: (N, V, D); in evaluation, of its own."""
         rows = vit.embed(views.flatten(0, 1)).view(*views.shape[:2], -1)
         return all_rows(rows) if self.training else rows
 
     def own(self, count: int) -> slice:
-        """Return which of the images of all processes are this one's."""
+        """Return the places of this process's images among those of all processes."""
         rank = rank_and_count()[0] if self.training else 0
         return slice(rank * count, (rank + 1) * count)
 
@@ -169,7 +169,7 @@ class MomentumContrast(Contrast):
 
 
 class SimpleContrast(Contrast):
-    """SimCLR: every view looks for the other one of its image among all views but itself."""
+    """SimCLR: every view must find the other view of its image among all views but itself."""
 
     def __init__(self, vit: ViT, config: ContrastConfig) -> None:
         super().__init__(vit, config, depth=2)
@@ -198,7 +198,7 @@ def fixed_patches(vit: ViT) -> tuple[str, ...]:
 def nearest_loss(
     queries: Tensor, keys: Tensor, own: slice, *, temperature: float, skips_self: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the cross-entropy (B,) of finding each query's key among all by cosine, and whether it is the nearest.
+    """Return the cross-entropy (B,) of finding each query's key among all by cosine, and whether its key is nearest.
 
     The keys of queries (B, O) are the rows `own` of keys (N, O). With `skips_self` the second half of the keys are of
     the queries' own view, (2N, O), and a query is not compared with itself.

@@ -25,15 +25,15 @@ from vitrine.objectives.objective import (
 )
 from vitrine.objectives.teacher import Teacher
 
-# The seed of the views in pictures: the same at every evaluation.
+# Seed of the views that are drawn as pictures: the same at every evaluation.
 PICTURE_SEED = 0
-# An image counts twice: both views pass the network.
+# An image counts twice: both views pass through the network.
 NUM_VIEWS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContrastiveObjective(ContrastConfig, Objective):
-    """Learn to tell an image by another view of it; what `moco` and `simclr` share."""
+    """Learn to recognise an image by another view of it; the base of `moco` and `simclr`."""
 
     has_pictures: ClassVar[bool] = True
     collapse_advice: ClassVar[str] = "a larger batch, a lower learning rate or a longer warm-up may help"
@@ -55,12 +55,12 @@ class ContrastiveObjective(ContrastConfig, Objective):
 
     @property
     def compares_images(self) -> bool:
-        """The other images of the batch are what a view must not be taken for."""
+        """A view is compared with the other images of the batch."""
         return True
 
     @property
     def neutral_settings(self) -> Mapping[str, Any]:
-        """Besides labels and parts of the model: the batch is not divided."""
+        """Micro-batches are refused too: the batch cannot be divided."""
         return {**super().neutral_settings, "training.micro_batch": None}
 
     def images_per_image(self, config: ModelConfig) -> float:
@@ -68,7 +68,7 @@ class ContrastiveObjective(ContrastConfig, Objective):
         return NUM_VIEWS
 
     def parts(self, context: RunContext) -> PartsOf:
-        """Return the function to the two views of each image, normalised: (B, 2, C, height, width)."""
+        """Return the function from a batch to the two views of each image, normalised: (B, 2, C, height, width)."""
         preprocess = context.preprocess
 
         def parts_of(pixels: Tensor, rows: Rows, seed: int) -> Parts:
@@ -79,7 +79,7 @@ class ContrastiveObjective(ContrastConfig, Objective):
         return parts_of
 
     def output_statistics(self, means: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the share of images whose own view was the nearest."""
+        """Return the share of images whose other view was the nearest."""
         return {MATCHED: float(means[MATCHED])}
 
     def pictures(
@@ -96,12 +96,12 @@ class ContrastiveObjective(ContrastConfig, Objective):
 @register_objective
 @dataclass(frozen=True, kw_only=True)
 class MocoObjective(ContrastiveObjective):
-    """Find an image among the batch by its average's outputs; the defaults are MoCo v3's for ViTs."""
+    """Find an image in the batch by the outputs of the averaged network; the defaults are MoCo v3's for ViTs."""
 
     kind: ClassVar[str] = "moco"
 
     momentum: float = 0.99
-    """Of the average at the start; it rises to 1 along half a cosine."""
+    """Momentum of the average at the start; it rises to 1 along half a cosine."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

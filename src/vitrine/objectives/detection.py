@@ -1,8 +1,9 @@
-"""Learn boxes: every cell of a dense detector learns whether it has found an object, of which class, and its box.
+"""Learn boxes: every cell of a dense detector predicts whether it has found an object, its class and its box.
 
 The score of a cell is trained towards the quality of its box (quality focal loss, arXiv:2006.04388), its box by the
-generalised IoU (arXiv:1902.09630); both count per object of the batch. Shapes: B images of C channels, N cells,
-M places for objects, K classes.
+generalised IoU (arXiv:1902.09630); both are averaged over the objects of the batch.
+
+Shapes: B images of C channels, N cells, M places for objects, K classes.
 """
 
 import functools
@@ -55,14 +56,14 @@ class DetectionObjective(Objective):
     scale: tuple[float, float] = (0.5, 1.5)
     """Shorter side of the resized picture, in sides of the crop."""
     most_objects: int = 100
-    """Places for objects in a picture."""
+    """Most objects in a picture."""
     cells_per_object: int = 13
-    """Cells that learn an object."""
+    """Number of cells that are assigned to an object."""
     class_power: float = 1.0
     place_power: float = 6.0
-    """How much class and place count where cells are chosen."""
+    """Exponents of class score and overlap when cells are assigned."""
     focus: float = 2.0
-    """Power of the distance between score and quality in the loss of the scores."""
+    """Exponent of the distance between score and quality in the loss of the scores."""
     box_weight: float = 2.0
 
     def __post_init__(self) -> None:
@@ -77,7 +78,7 @@ class DetectionObjective(Objective):
 
     @property
     def metric(self) -> str:
-        """COCO's average precision decides."""
+        """COCO's average precision selects the best weights."""
         return "AP"
 
     @property
@@ -92,7 +93,7 @@ class DetectionObjective(Objective):
         )
 
     def check_model(self, config: ModelConfig) -> None:
-        """Refuse a model that does not answer with boxes."""
+        """Refuse a model that does not predict boxes."""
         if not isinstance(config, DenseConfig) or config.answers != "boxes":
             raise ConfigError(
                 "boxes are learned by fine-tuning a ViT: use `finetune` with data that has boxes"
@@ -106,7 +107,7 @@ class DetectionObjective(Objective):
         )  # fmt: skip
 
     def wrap(self, model: Model, teacher: Teacher | None) -> nn.Module:
-        """Return a module that answers with logits while it is trained."""
+        """Return a module that returns logits in training."""
         assert isinstance(model, Detector)
         return TrainedDetector(model)
 
@@ -152,14 +153,14 @@ class DetectionObjective(Objective):
     def evaluation(
         self, context: RunContext, validation: Validation
     ) -> Callable[[nn.Module], dict[str, float]]:
-        """Return the function to COCO's numbers over the validation pictures, each at its own size."""
+        """Return the function that computes COCO's metrics on the validation pictures, each at its own size."""
         config = context.model.config
         assert isinstance(config, DenseConfig)
         return functools.partial(validation.box_scores, has_duplicates=config.has_duplicates)
 
 
 class TrainedDetector(nn.Module):
-    """A detector that answers with logits in training; called with images alone it answers as the model."""
+    """A detector that returns logits in training; called with images alone, it returns the model's output."""
 
     def __init__(self, model: Detector) -> None:
         super().__init__()
@@ -174,7 +175,7 @@ class TrainedDetector(nn.Module):
 
 
 def score_losses(logits: Tensor, assignment: Assignment, *, focus: float) -> Tensor:
-    """Return the quality focal loss of class logits (B, N, K), added up per image (B,)."""
+    """Return the quality focal loss of class logits (B, N, K), summed per image (B,)."""
     wanted = torch.zeros_like(logits).scatter_(
         2, assignment.labels[..., None], assignment.quality[..., None].to(logits.dtype)
     )

@@ -34,16 +34,16 @@ from vitrine.objectives.self_distillation import (
 from vitrine.objectives.teacher import Teacher
 from vitrine.runtime.processes import mean_over
 
-# The seed of the views in pictures: the same at every evaluation.
+# Seed of the views that are drawn as pictures: the same at every evaluation.
 PICTURE_SEED = 0
-# Small views in a picture.
+# Small views shown per picture.
 SMALL_VIEWS_SHOWN = 2
 
 
 @register_objective
 @dataclass(frozen=True, kw_only=True)
 class DinoObjective(SelfDistillationConfig, Objective):
-    """Learn from an average of oneself, across views; the defaults are DINO's for ViT-S/16."""
+    """Learn from the network's own average, across views; the defaults are DINO's for ViT-S/16."""
 
     kind: ClassVar[str] = "dino"
     weights_prefix: ClassVar[str] = "teacher.vit."
@@ -90,7 +90,7 @@ class DinoObjective(SelfDistillationConfig, Objective):
         return SelfDistillation(model, self)
 
     def parts(self, context: RunContext) -> PartsOf:
-        """Return the function to large and small views, normalised."""
+        """Return the function from a batch to large and small views, normalised."""
         config, preprocess = context.model.config, context.preprocess
         assert isinstance(config, ViTConfig)
         small = self.small_view_size(config)
@@ -146,8 +146,8 @@ class DinoObjective(SelfDistillationConfig, Objective):
 
 
 def output_information(mean_probabilities: Tensor, mean_entropy: float) -> float:
-    """Return the information, in nats, of outputs about which image it is: entropy of their mean (K,) less their mean
-    entropy.
+    """Return the information, in nats, that outputs have about their image: entropy of their mean (K,) minus their
+    mean entropy.
 
     It is 0 exactly if all images have the same output, whether one prototype or all of them equally likely.
     """

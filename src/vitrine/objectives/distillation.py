@@ -2,7 +2,7 @@
 
 Features: the pooled summary (class token, or what the model pools) and patches, each through a projection of the
 student, by cosine. Logits: soft (Hinton et al., arXiv:1503.02531) or hard (DeiT, arXiv:2012.12877), with the head of
-the student or, if it has a distillation token, the head of that token; in use, the logits of both are averaged.
+the student or, if it has a distillation token, the head of that token; evaluation averages the logits of both.
 The teacher is not part of these modules: its features and logits come in with the batch.
 
 Shapes: B images, N patches of the student on a grid of GH x GW, D width of the student, E of the teacher, K classes.
@@ -27,7 +27,7 @@ Learns = Literal["features", "soft-logits", "hard-logits"]
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationConfig:
-    """Which teacher, and which of its outputs are learned."""
+    """The teacher, and which of its outputs are learned."""
 
     teacher: str | None = None
     """Weights: a run folder, a file, a hub id."""
@@ -37,7 +37,7 @@ class DistillationConfig:
     patch_weight: float = 1.0
     """For features: weight of the mean cosine distance of patches."""
     temperature: float = 3.0
-    """For soft logits: DeiT's."""
+    """For soft logits; the default is DeiT's."""
     label_share: float = 0.5
     """For logits: weight of the labels' loss; the rest is the teacher's. DeiT uses .5 with hard logits, .9 with
     soft ones."""

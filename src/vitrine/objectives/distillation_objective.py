@@ -1,4 +1,4 @@
-"""The objective `distillation`: ask a teacher about every batch, or about every image once.
+"""The objective `distillation`: run a teacher on every batch, or once on every image.
 
 Shapes: B images, N patches, E width of the teacher.
 """
@@ -53,7 +53,7 @@ class DistillationObjective(DistillationConfig, Objective):
 
     @property
     def needs_labels(self) -> bool:
-        """Logits are learned by a student with a head."""
+        """A student that learns logits has a head."""
         return self.learns != "features"
 
     @property
@@ -63,7 +63,7 @@ class DistillationObjective(DistillationConfig, Objective):
 
     @property
     def teacher_request(self) -> TeacherRequest:
-        """Ask for the teacher that the config names."""
+        """Return the teacher that the config names."""
         if self.teacher is None:
             raise ConfigError(
                 "objective distillation needs a teacher",
@@ -81,7 +81,7 @@ class DistillationObjective(DistillationConfig, Objective):
         return self
 
     def check_views(self, *, are_fixed: bool) -> None:
-        """Refuse to keep answers about an image if the student sees another view of it at every epoch."""
+        """Refuse to cache the teacher's outputs if the student sees another view of the image at every epoch."""
         if self.caches and not are_fixed:
             raise ConfigError(
                 "objective.caches keeps the teacher's answer for each image, which needs views that are not random; "
@@ -89,7 +89,7 @@ class DistillationObjective(DistillationConfig, Objective):
             )
 
     def forward_macs(self, macs: int, *, teacher_macs: int, visits: float) -> float:
-        """Count the teacher: once per image of the batch, or once per image of the data where answers are kept."""
+        """Count the teacher: once per image of the batch, or once per image of the data if its outputs are cached."""
         return teacher_macs * (min(1 / visits, 1.0) if self.caches else 1.0)
 
     def wrap(self, model: Model, teacher: Teacher | None) -> nn.Module:
@@ -100,7 +100,7 @@ class DistillationObjective(DistillationConfig, Objective):
         return FeatureDistillation(model, self, teacher_width=teacher_width(teacher.model))
 
     def parts(self, context: RunContext) -> PartsOf:
-        """Return the function to normalised images and the teacher's features of the same pixels."""
+        """Return the function from a batch to normalised images and the teacher's features of the same pixels."""
         config, preprocess, teacher = context.model.config, context.preprocess, context.teacher
         assert isinstance(config, ViTConfig) and teacher is not None
         model = teacher.model.to(context.processes.device)
@@ -114,7 +114,7 @@ class DistillationObjective(DistillationConfig, Objective):
         return parts_of
 
     def prepare(self, context: RunContext) -> Callable[[Batch], Parts]:
-        """Return the function to images and the teacher's answers: features, or logits beside the labels."""
+        """Return the function to images and the teacher's outputs: features, or logits beside the labels."""
         if self.needs_labels:
             return self.prepare_logits(context)
         if not self.caches:
@@ -123,7 +123,7 @@ class DistillationObjective(DistillationConfig, Objective):
         return lambda batch: (context.preprocess.normalise(batch.images), *features_of(batch.rows))
 
     def prepare_logits(self, context: RunContext) -> Callable[[Batch], Parts]:
-        """Return the function to images, labels and what the teacher is asked: pixels, or its kept logits."""
+        """Return the function to images, labels and the teacher's input (pixels) or its cached logits."""
         teacher, device = context.teacher, context.processes.device
         assert teacher is not None
         teacher.require_classes(context.classes)
@@ -139,7 +139,7 @@ class DistillationObjective(DistillationConfig, Objective):
         return prepare
 
     def losses_in(self, context: RunContext) -> LossOf:
-        """Ask for logits inside the step, about the same augmented pixels: recorded, it asks again every time."""
+        """Compute the teacher's logits inside the step, on the same augmented pixels: a recorded step repeats it."""
         if not self.needs_labels or self.caches:
             return self.losses
         teacher = context.teacher
@@ -156,7 +156,7 @@ class DistillationObjective(DistillationConfig, Objective):
     def kept_features(self, context: RunContext) -> Callable[[Rows], Parts]:
         """Show every training image to the teacher once; return the function from rows to its features.
 
-        The teacher reads the files with its own preprocessing; without kept answers it sees the student's pixels.
+        The teacher reads the files with its own preprocessing; if nothing is cached, it sees the student's pixels.
         """
         config, teacher = context.model.config, context.teacher
         assert isinstance(config, ViTConfig) and teacher is not None
@@ -202,7 +202,7 @@ class DistillationObjective(DistillationConfig, Objective):
 def kept_answers(
     context: RunContext, question: Callable[[Tensor], Tensor], output: str, *, bytes_per_image: int = 0
 ) -> Tensor:
-    """Ask the teacher about every training image, or find the answers that an earlier run kept: (N, ...)."""
+    """Run the teacher on every training image, or load the outputs that an earlier run cached: (N, ...)."""
     assert context.answers is not None
     needed = context.num_training_images * bytes_per_image
     if needed > LARGEST_BYTES:

@@ -38,11 +38,11 @@ class IbotObjective(DinoObjective):
 
     num_prototypes: int = 8192
     hidden: tuple[float, float] = (0.1, 0.5)
-    """Share of the patches that is hidden, drawn between these for each view."""
+    """Share of the patches that are hidden: drawn between these two for each view."""
     hidden_chance: float = 0.5
     """Share of the views that have hidden patches at all."""
     patch_weight: float = 1.0
-    """Of the loss on patches beside that on views."""
+    """Weight of the loss on patches relative to that on views."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,7 +123,7 @@ class MaskedSelfDistillation(SelfDistillation, RandomLayer):
         return total, {**sums, **more, "patch_loss": of_patches.detach().sum()}
 
     def hidden_patches(self, rows: int, count: int, *, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Draw places (rows, M) of patches and their weights: 1 in the number hidden where hidden, otherwise 0.
+        """Draw places (rows, M) of patches and their weights: 1 in the number hidden where hidden, else 0.
 
         M is the most that may be hidden, so that all batches have one shape.
         """

@@ -1,7 +1,7 @@
 """Learn masks by queries: each learns one mask and its class, or "no object" (as Mask2Former and EoMT).
 
-Per image and prediction, targets are assigned to queries where classes, binary cross-entropy and dice at random
-points cost least; the loss of the masks is computed at points where they are least certain.
+Per image and prediction, targets are assigned to queries so that the cost is lowest: class, binary cross-entropy and
+dice at random points. The loss of the masks is computed at points where they are least certain.
 
 Shapes: S predictions, B images, Q queries, K classes, M targets in a batch, m in an image, P points, H x W pixels.
 """
@@ -52,7 +52,7 @@ class MaskClassificationObjective(SegmentationObjective):
     decoder: str = "eomt"
     num_queries: int = 100
     num_blocks: int = 3
-    """Blocks that the queries pass."""
+    """Blocks that the queries pass through."""
     num_points: int = 12_544
     mask_weight: float = 5.0
     dice_weight: float = 5.0
@@ -79,12 +79,12 @@ class MaskClassificationObjective(SegmentationObjective):
 
     @property
     def num_candidates(self) -> int:
-        """Random points of which the least certain are chosen."""
+        """Number of random points from which the least certain are chosen."""
         return CANDIDATES * self.num_points
 
     @property
     def num_random(self) -> int:
-        """Points of the loss that are random."""
+        """Number of points of the loss that are random."""
         return self.num_points - int(UNCERTAIN_SHARE * self.num_points)
 
     def prepare(self, context: RunContext) -> Callable[[Batch], Parts]:
@@ -107,7 +107,7 @@ class MaskClassificationObjective(SegmentationObjective):
         return prepare
 
     def losses(self, module: nn.Module, parts: Parts) -> Losses:
-        """Return the loss of each image, added up over the predictions."""
+        """Return the loss of each image, summed over the predictions."""
         images, masks, progress, per_target, per_query = parts
         answers = module(images, progress)
         num_classes = answers.classes.shape[-1] - 1

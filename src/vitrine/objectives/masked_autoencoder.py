@@ -175,7 +175,7 @@ def num_visible(num_patches: int, *, hidden: float) -> int:
 
 
 def unshuffle(visible: Tensor, order: Tensor, *, fill: Tensor) -> Tensor:
-    """Put visible tokens (B, V, E) back to positions order[:, :V] and `fill` (1, 1, E) in the gaps: (B, N, E)."""
+    """Put visible tokens (B, V, E) at positions order[:, :V] and `fill` (1, 1, E) in the gaps: (B, N, E)."""
     B, V, E = visible.shape
     N = order.shape[1]
     shuffled = torch.cat([visible, fill.to(visible.dtype).expand(B, N - V, E)], dim=1)

@@ -2,8 +2,8 @@
 
 Half of the patch embeddings of every image are corrupted, exactly half (rounded), so that every image counts the
 same: each of them becomes the learned [mask] embedding (80 %), the embedding of another position of the same image
-(10 %) or stays (10 %). Positions are added after that, so the encoder knows where it has to guess. The loss reads the
-encoder's output at corrupted positions alone.
+(10 %) or stays (10 %). Positions are added after that, so the encoder knows which places to predict. The loss
+reads the encoder's output at corrupted positions alone.
 
 Shapes: B images, N patches, M of them corrupted, T tokens, D width, O numbers predicted for a patch.
 """
@@ -26,7 +26,7 @@ from vitrine.objectives.reconstructions import GREY, painted, reconstructions
 from vitrine.objectives.teacher import Teacher
 from vitrine.spelling import nearest
 
-# As for position embeddings; the paper does not say how [mask] begins.
+# As for position embeddings; the paper does not give the initialisation of [mask].
 MASK_STD = 0.02
 
 
@@ -103,7 +103,7 @@ class MaskedPatches(RandomLayer):
         outputs = num_outputs(config.target, patch_size, channels=vit.config.channels)
         self.predict = nn.Linear(D, outputs)
         nn.init.normal_(self.mask_embedding, std=MASK_STD)
-        # As the authors' heads begin: every class is equally likely at first.
+        # Initialised like the authors' heads: every class is equally likely at first.
         nn.init.zeros_(self.predict.weight)
         nn.init.zeros_(self.predict.bias)
 
@@ -156,7 +156,7 @@ def draw_corruption(
     M = max(round(config.corrupted * N), 1)
     order, step, chance = torch.split(draw(B, N + 2 * M, device=device), [N, M, M], dim=1)
     positions = order.argsort(dim=1)[:, :M]
-    # A step of 1 to N - 1 round the circle of positions leads to every other one with equal chance.
+    # A cyclic shift by 1 to N - 1 reaches every other position with equal probability.
     others = (positions + 1 + (step * (N - 1)).long()) % N
     is_masked = chance < config.masked
     is_replaced = ~is_masked & (chance < config.masked + config.replaced)

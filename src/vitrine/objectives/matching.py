@@ -1,4 +1,4 @@
-"""The assignment of targets to queries that costs least, each target to a query of its own (Hungarian method)."""
+"""The assignment of each target to a query of its own at the lowest cost (Hungarian method)."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,8 +1,8 @@
 """Objectives: the protocol that every objective follows, and the registry that finds one by its name.
 
 An objective is a frozen config that owns its behaviour: the module that wraps the model, what it reads of a batch,
-its loss, what happens after a step, its cost, its evaluation, its pictures, its advice, and which settings do not go
-with it. To add one, subclass `Objective` in a file of your own and register it:
+its loss, what happens after a step, its cost, its evaluation, its pictures, its advice, and the settings that it
+refuses. To add one, subclass `Objective` in a file of your own and register it:
 
     @register_objective
     @dataclass(frozen=True, kw_only=True)
@@ -10,8 +10,8 @@ with it. To add one, subclass `Objective` in a file of your own and register it:
         kind: ClassVar[str] = "rotation"
         ...
 
-Everything that an objective needs from rooms above this one (a teacher, features of all images, nearest neighbours,
-attention maps) is passed in: `RunContext` and `Validation` say what there is.
+Everything that an objective needs from higher-level packages (a teacher, features of all images, nearest neighbours,
+attention maps) is passed in through `RunContext` and `Validation`.
 
 Shapes: B images of C channels, N images of a split, D width, K classes.
 """
@@ -50,7 +50,7 @@ AfterStep: TypeAlias = Callable[[nn.Module, dict[str, Tensor], int, Tensor], Non
 AttentionOf: TypeAlias = Callable[[ViT, Tensor, Tensor], Tensor]
 """From a ViT, its input and the pixels to pixels (B, C, height, width) lit by the attention of the last block."""
 
-# Settings without meaning if no label is learned, or if a module wraps the model, and their neutral values.
+# Settings that have no effect without labels or in a module that wraps the model, and their neutral values.
 LABEL_SETTINGS = {
     "augment.mixup": 0.0, "augment.cutmix": 0.0, "augment.label_smoothing": 0.0, "training.patience": None,
 }  # fmt: skip
@@ -74,8 +74,8 @@ class RunContext:
     processes: Processes = field(default_factory=Processes)
     teacher: Teacher | None = None
     answers: Callable[[Callable[[Tensor], Tensor], str], Tensor] | None = None
-    """Asks the teacher a question about every training image, once, in its own preprocessing: (N, ...). The second
-    argument names the answer, so that another run finds it again."""
+    """Runs a function of the teacher on every training image, once, in its own preprocessing: (N, ...). The second
+    argument names the outputs, so that another run can reuse them."""
 
 
 class Validation(Protocol):
@@ -83,7 +83,7 @@ class Validation(Protocol):
 
     @property
     def num_images(self) -> int:
-        """How many images there are."""
+        """Number of images."""
 
     def logits(self, module: nn.Module) -> tuple[Tensor, Tensor]:
         """Return the logits (N, K) of all images and their labels (N,) or (N, K)."""
@@ -95,9 +95,9 @@ class Validation(Protocol):
         """Return mean IoU and accuracies of a dense model over all pixels of all pictures, at their own sizes."""
 
     def box_scores(self, module: nn.Module, *, has_duplicates: bool) -> dict[str, float]:
-        """Return COCO's numbers of a detector over all pictures, at their own sizes.
+        """Return COCO's metrics of a detector over all pictures, at their own sizes.
 
-        `has_duplicates` says whether several answers may be about one object.
+        `has_duplicates` says whether several predictions may belong to one object.
         """
 
     def representation(
@@ -118,12 +118,12 @@ class Objective:
     weights_prefix: ClassVar[str] = "vit."
     """Prefix of the model's own weights in the state of the trained module."""
     has_pictures: ClassVar[bool] = False
-    """Whether `pictures` shows what the model does at every evaluation."""
+    """Whether `pictures` draws the model's outputs at every evaluation."""
     task: ClassVar[DataTask] = "classes"
     """The kind of labels that the data must have, if labels are learned."""
     collapse_advice: ClassVar[str] = "a lower learning rate or a longer warm-up may help"
     earlier_settings: ClassVar[Mapping[str, str]] = {}
-    """From the top-level names that this objective's settings had in recipes of version 0.1 to those of today."""
+    """Maps the top-level names of this objective's settings in recipes of version 0.1 to today's names."""
 
     @property
     def needs_labels(self) -> bool:
@@ -132,12 +132,12 @@ class Objective:
 
     @property
     def classifies(self) -> bool:
-        """Whether the trained model answers with one row of class logits per image."""
+        """Whether the trained model returns one row of class logits per image."""
         return self.needs_labels and self.task == "classes"
 
     @property
     def metric(self) -> str | None:
-        """Which number of the evaluation decides what is best; None keeps the last weights."""
+        """The metric of the evaluation that selects the best weights; None keeps the last weights."""
         return "accuracy" if self.needs_labels else None
 
     @property
@@ -147,7 +147,7 @@ class Objective:
 
     @property
     def asks_in_advance(self) -> bool:
-        """Whether all images are shown to the teacher before the first step, which takes time."""
+        """Whether the teacher sees all images before the first step, which takes time."""
         return False
 
     @property
@@ -162,7 +162,7 @@ class Objective:
 
     @property
     def neutral_settings(self) -> Mapping[str, Any]:
-        """Settings of the recipe that do not go with this objective, and the only value that they may have."""
+        """Settings of the recipe that this objective does not support, and the only value that they may have."""
         return MODEL_SETTINGS if self.needs_labels else {**LABEL_SETTINGS, **MODEL_SETTINGS}
 
     def for_labels(self, *, is_multi_label: bool) -> Self:
@@ -180,7 +180,7 @@ class Objective:
             )
 
     def view(self, pictures: TrainView) -> AnyView:
-        """Return what the loader cuts from a training image, given the crop of the recipe for pictures alone."""
+        """Return the loader's crop of a training image; `pictures` is the recipe's crop."""
         return pictures
 
     def dense_config(self, vit: ViTConfig, *, num_classes: int) -> ModelConfig:
@@ -199,15 +199,15 @@ class Objective:
         return 0.0
 
     def wrap(self, model: Model, teacher: Teacher | None) -> nn.Module:
-        """Return the module that is trained; called without anything but images, it returns their representation."""
+        """Return the module that is trained; called with images alone, it returns their representation."""
         raise NotImplementedError
 
     def parts(self, context: RunContext) -> PartsOf:
-        """Return the function from pixels to what the loss reads."""
+        """Return the function from pixels to the inputs of the loss."""
         raise NotImplementedError
 
     def prepare(self, context: RunContext) -> Callable[[Batch], Parts]:
-        """Return the function from a batch to what the loss reads: augmented, without labels."""
+        """Return the function from a batch to the inputs of the loss: augmented, without labels."""
         parts_of = self.parts(context)
 
         def prepare(batch: Batch) -> Parts:
@@ -223,15 +223,15 @@ class Objective:
         return losses, sums
 
     def losses_in(self, context: RunContext) -> LossOf:
-        """Return the loss of a run; all that depends on the batch is in it, so that a recorded step repeats it."""
+        """Return the loss of a run, with everything that depends on the batch, so that a recorded step repeats it."""
         return self.losses
 
     def after_step(self, context: RunContext) -> AfterStep | None:
-        """Return what moves the parts that gradients do not; sums that it takes out are not logged."""
+        """Return the function that updates the parts without gradients; sums that it removes are not logged."""
         return None
 
     def output_statistics(self, means: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return more numbers of an evaluation, from the means of the sums."""
+        """Return further metrics of an evaluation, from the means of the sums."""
         return {}
 
     def evaluation(
@@ -260,7 +260,7 @@ class Objective:
     def pictures(
         self, module: nn.Module, pixels: Tensor, rows: Rows, context: RunContext, attention_of: AttentionOf
     ) -> list[Tensor]:
-        """Return rows of pictures (B, C, height, width) uint8 that show what the model makes of some images."""
+        """Return rows of pictures (B, C, height, width) uint8 that show the model's outputs on some images."""
         return []
 
 

@@ -31,7 +31,7 @@ VARIANCE_EPS = 1e-6
 def colour_classes(pixels: Tensor) -> Tensor:
     """Number the 3-bit colour of pixels (..., C) from 0 to 255, the first channel weighing most: (...)."""
     levels = (pixels * (LEVELS / 256)).floor().clamp(0, LEVELS - 1).long()
-    # One channel after the other: a tensor of weights would have to be sent to the device.
+    # One channel after the other: a tensor of weights would have to be copied to the device.
     classes = levels[..., 0]
     for channel in range(1, pixels.shape[-1]):
         classes = classes * LEVELS + levels[..., channel]

@@ -25,14 +25,14 @@ class Reconstructs(Protocol):
     vit: ViT
 
     def corrupted_and_predicted(self, images: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
-        """Return all patches (B, N, C x P x Q) as the model reads them, and with the hidden ones as predicted."""
+        """Return all patches (B, N, C x P x Q) as the model reads them, and with the hidden ones predicted."""
 
 
 @torch.no_grad()
 def reconstructions(module: Reconstructs, images: Tensor, pixels: Tensor) -> list[Tensor]:
     """Return corrupted input, prediction and original, each uint8 (B, C, height, width).
 
-    `images` are `pixels` (B, C, height, width) as the model reads them. Patches that were not hidden stay.
+    `images` are `pixels` (B, C, height, width) as the model reads them. Visible patches are unchanged.
     """
     size = module.vit.config.token_stride
     patches, grid = cut_patches(pixels.float(), size)  # (B, N, C x P x Q)

@@ -32,7 +32,7 @@ from vitrine.objectives.objective import (
 from vitrine.objectives.teacher import Teacher
 from vitrine.spelling import nearest
 
-# Settings that move or mix pixels, or hide some, without doing the same to the mask.
+# Settings that move, mix or hide pixels without changing the mask accordingly.
 PICTURE_SETTINGS = {
     "augment.mixup": 0.0,
     "augment.cutmix": 0.0,
@@ -94,7 +94,7 @@ class SegmentationObjective(Objective):
         return DECODERS[self.decoder](self, vit, num_classes)
 
     def check_model(self, config: ModelConfig) -> None:
-        """Refuse a model that does not answer for every pixel."""
+        """Refuse a model that does not predict every pixel."""
         if not isinstance(config, DenseConfig):
             raise ConfigError(
                 "masks are learned by fine-tuning a ViT: use `finetune` with data that has masks"
@@ -122,14 +122,14 @@ class SegmentationObjective(Objective):
         return prepare
 
     def losses(self, module: nn.Module, parts: Parts) -> Losses:
-        """Return the mean cross-entropy over the pixels of each image, and the shares that are correct."""
+        """Return the mean cross-entropy over the pixels of each image, and the share of correct pixels."""
         images, masks = parts
         return pixel_losses(module(images), masks)
 
     def evaluation(
         self, context: RunContext, validation: Validation
     ) -> Callable[[nn.Module], dict[str, float]]:
-        """Return the function to mean IoU and accuracies over the validation pictures, each at its own size."""
+        """Return the function that computes mean IoU and accuracies on validation pictures, each at its own size."""
         return validation.pixel_scores
 
 

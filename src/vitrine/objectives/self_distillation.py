@@ -20,7 +20,7 @@ from vitrine.errors import ConfigError
 from vitrine.models import ViT
 from vitrine.models.initialisation import lecun_normal_
 
-# Least share of the variance of independent directions: outputs are scaled by at most 100.
+# Smallest share of the variance of independent directions: outputs are scaled by at most 100.
 LEAST_VARIANCE = 1e-4
 # Sums of a step for `update_teacher`, not for the log.
 OUTPUTS, SQUARES, PROBABILITIES = "teacher_outputs", "teacher_squares", "teacher_probabilities"
@@ -40,13 +40,13 @@ class SelfDistillationConfig:
     temperature_warmup: float = 0.1
     """Fraction of the run over which the teacher's temperature rises linearly from the first to the last."""
     momentum: float = 0.996
-    """First decay of the teacher's average; it rises to 1 along half a cosine. Use .9995 for a batch of 256."""
+    """Initial decay of the teacher's average; it rises to 1 along half a cosine. Use .9995 for a batch of 256."""
     centers: bool = True
     scales: bool = True
-    """Whether outputs that are closer together than independent directions are spread; DINO does not."""
+    """Whether to scale up outputs that are closer together than independent directions; DINO does not."""
     center_momentum: float = 0.9
     prototypes_wait: float = 0.01
-    """Fraction of the run in which the last layer does not learn yet."""
+    """Fraction of the run, at its start, in which the last layer is frozen."""
 
     def __post_init__(self) -> None:
         for name in ("num_prototypes", "hidden_width", "bottleneck_width"):
@@ -70,12 +70,12 @@ class Projection(nn.Module):
             nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(),
             nn.Linear(hidden, config.bottleneck_width),
         )  # fmt: skip
-        # Only directions count: prototypes are normalised at every use, so that none can win by growing.
+        # Prototypes are normalised at every use, so that none can win by growing.
         self.prototypes = nn.Linear(config.bottleneck_width, config.num_prototypes, bias=False)
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
                 # DINO's .02 at its own width of 2048; in narrower layers it would shrink activations, and the
-                # normalisation after them would make gradients of hundreds.
+                # normalisation after them would produce gradients in the hundreds.
                 lecun_normal_(layer.weight)
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
@@ -171,7 +171,7 @@ class SelfDistillation(nn.Module):
         return self.gain_at(self.variance)
 
     def gain_at(self, variance: Tensor) -> Tensor:
-        """Return the factor on outputs whose variance around the centre is this."""
+        """Return the factor on outputs with this variance around the centre."""
         if not self.config.scales:
             return torch.ones_like(variance)
         return (variance * self.config.bottleneck_width).clamp(LEAST_VARIANCE, 1).rsqrt()
@@ -184,7 +184,7 @@ class SelfDistillation(nn.Module):
 
         `outputs` (K,) is the mean of the teacher's outputs over the batch, `squares` () of their squared distance
         from the centre: while the centre lags behind, the gain must not amplify its error. If the flag `bad` is set
-        they stay, as the student does, so that no NaN or infinity gets in.
+        they are unchanged, like the student, so that they never contain NaN or infinity.
         """
         momentum = teacher_momentum(step, total_steps=total_steps, first=self.config.momentum)
         if self._pairs is None:  # listing parameters at every step takes milliseconds
@@ -201,7 +201,7 @@ class SelfDistillation(nn.Module):
         """Move a centre (K,) and the variance around it () towards those of a batch, in place."""
         share = 1 - self.config.center_momentum
         if self.config.centers:
-            # The first mean is taken as it is.
+            # The first mean replaces the initial centre.
             moved = center.lerp(outputs.to(center.dtype), share if step else 1.0)
             center.copy_(torch.where(bad > 0, center, moved))
         moved = variance.lerp(squares.to(variance.dtype), share)
@@ -220,7 +220,7 @@ def cross_view_entropy(probabilities: Tensor, predictions: Tensor) -> Tensor:
 
 
 def teacher_momentum(step: int, *, total_steps: int, first: float) -> float:
-    """Return how much of itself the teacher keeps after `step` (from 0): half a cosine from `first` to 1."""
+    """Return the momentum of the teacher after `step` (from 0): half a cosine from `first` to 1."""
     return 1 - (1 - first) * (1 + math.cos(math.pi * step / total_steps)) / 2
 
 
@@ -233,7 +233,7 @@ def teacher_temperature(step: int, *, total_steps: int, config: SelfDistillation
 
 
 def require_no_head(vit: ViT) -> None:
-    """Refuse a model with a head, which nothing would train."""
+    """Refuse a model with a head, which no loss would train."""
     if vit.head is not None or vit.representation is not None:
         raise ConfigError(
             "self-distillation needs a model without a head; use num_classes=None and no representation_width"

@@ -1,6 +1,6 @@
 """Learn boxes as a set: each token of a YOLOS learns one object, or "no object" (as in DETR, arXiv:2005.12872).
 
-Per image, objects are assigned to tokens where class, distance and generalised IoU of the boxes cost least. Shapes:
+Per image, objects are assigned to tokens at the lowest cost of class, distance and generalised IoU. Shapes:
 B images, T tokens, M places for objects, m objects of an image, K classes.
 """
 
@@ -34,12 +34,12 @@ class SetDetectionObjective(DetectionObjective):
     kind: ClassVar[str] = "set-detection"
 
     num_detections: int = 100
-    """Tokens, so objects at most."""
+    """Tokens, and so the most objects that can be found."""
     has_middle_positions: bool = False
-    """Whether positions are added after every block but the last, too."""
+    """Whether positions are also added after every block but the last."""
     class_weight: float = 1.0
     distance_weight: float = 5.0
-    """Weight of the distance of centre and size, in shares of the picture."""
+    """Weight of the distance of centre and size, as fractions of the picture."""
     box_weight: float = 2.0
     no_object_weight: float = 0.1
     """Weight of the tokens without an object in the loss of the classes."""
@@ -59,7 +59,7 @@ class SetDetectionObjective(DetectionObjective):
         )  # fmt: skip
 
     def wrap(self, model: Model, teacher: Teacher | None) -> nn.Module:
-        """Return a module that answers with logits while it is trained."""
+        """Return a module that returns logits in training."""
         assert isinstance(model, Yolos)
         return TrainedYolos(model)
 
@@ -137,7 +137,7 @@ class SetDetectionObjective(DetectionObjective):
 
 
 class TrainedYolos(nn.Module):
-    """A YOLOS that answers with logits in training; called with images alone it answers as the model."""
+    """A YOLOS that returns logits in training; called with images alone, it returns the model's output."""
 
     def __init__(self, model: Yolos) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class TrainedYolos(nn.Module):
 
 
 def in_shares(boxes: Tensor, images: Tensor) -> Tensor:
-    """Return boxes (B, M, 4) in pixels as centre and size in shares of images (B, C, H, W)."""
+    """Return boxes (B, M, 4) in pixels as centre and size in fractions of images (B, C, H, W)."""
     height, width = images.shape[2:]
     left, top, right, bottom = boxes.unbind(dim=-1)
     return torch.stack(

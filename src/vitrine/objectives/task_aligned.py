@@ -1,7 +1,7 @@
 """Which cells learn which object: task-aligned assignment (Feng et al., TOOD, arXiv:2108.07755).
 
-The cells inside an object whose answers already fit it best, in class and place together, learn it; how much a cell
-is to believe in its box is how well the box fits. Nothing here waits for the device, and shapes never change.
+An object is assigned to the cells inside it whose predictions already fit it best, in class and place together; the
+target score of a cell is the quality of its box. Nothing here waits for the device, and shapes never change.
 Shapes: B images, N cells, M places for objects, K classes.
 """
 
@@ -19,13 +19,13 @@ class Assignment:
     """The targets of every cell."""
 
     boxes: Tensor
-    """The box of its object (B, N, 4); anything where there is none."""
+    """The box of its object (B, N, 4); undefined without an object."""
     labels: Tensor
     """The class of its object (B, N)."""
     quality: Tensor
-    """The score that it is to have for this class (B, N), 0 without an object."""
+    """The target score for this class (B, N), 0 without an object."""
     is_ignored: Tensor
-    """Classes that it is not to be punished for (B, N, K)."""
+    """Classes that the loss ignores (B, N, K)."""
 
 
 @torch.no_grad()
@@ -39,7 +39,7 @@ def assign(
     class_power: float,
     place_power: float,
 ) -> Assignment:
-    """Assign objects to cells (N, 3) that answer with boxes (B, N, 4) and class logits (B, N, K)."""
+    """Assign objects to cells (N, 3) that predict boxes (B, N, 4) and class logits (B, N, K)."""
     K, M = logits.shape[-1], objects.boxes.shape[1]
     is_inside = inside(cells, objects.boxes)  # (B, M, N)
     is_candidate = is_inside & objects.is_object[..., None]
@@ -49,7 +49,7 @@ def assign(
     fit = scores**class_power * overlap**place_power
     best = fit.topk(min(cells_per_object, fit.shape[-1]), dim=-1).indices
     is_best = torch.zeros_like(is_candidate).scatter_(-1, best, True) & is_candidate & (overlap > 0)
-    # A cell that several objects want learns the one that its box overlaps most.
+    # A cell chosen by several objects is assigned to the one that its box overlaps most.
     wanted = torch.where(is_best, overlap, -1.0)
     owner = wanted.argmax(dim=1)  # (B, N)
     is_owned = wanted.gather(1, owner[:, None])[:, 0] > 0

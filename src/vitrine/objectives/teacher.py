@@ -15,7 +15,7 @@ from vitrine.errors import ConfigError, TryVerb
 from vitrine.models import Model
 from vitrine.runtime.devices import computing_in
 
-# Images that a teacher sees together: it keeps nothing for gradients, so memory is small.
+# Images per batch of a teacher: it needs little memory, as it keeps nothing for gradients.
 BATCH = 256
 
 
@@ -33,12 +33,12 @@ class TeacherRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
-    """A trained model, ready to be asked about a student's images."""
+    """A trained model that runs on a student's images."""
 
     name: str
     model: Model
     preprocess: Preprocess
-    """Its own normalisation, at the size that it sees here."""
+    """The teacher's own normalisation, at the size used here."""
     classes: tuple[str, ...] | None
     weights: str
     """Hash of config and weights."""
@@ -64,7 +64,7 @@ class Teacher:
         return tuple(torch.cat(part) for part in zip(*answers, strict=True))
 
     def require_classes(self, classes: tuple[str, ...]) -> None:
-        """Refuse classes that the logits of this teacher do not stand for."""
+        """Refuse classes that differ from those of the teacher's logits."""
         count = self.model.config.num_classes
         if count is None:
             reason = "it has no head"

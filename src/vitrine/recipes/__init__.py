@@ -1,4 +1,4 @@
-"""Functions that return a frozen `Recipe`: the paper's Tables 3 and 4 and the small ones, each with its claim."""
+"""Functions that return a frozen `Recipe`: the paper's Tables 3 and 4 and small-data recipes, each with its claim."""
 
 from vitrine.recipes.recipe import Recipe
 from vitrine.recipes.recipe_values import with_settings

@@ -15,9 +15,9 @@ WINDOW = 448
 
 
 def masks() -> Recipe:
-    """A linear head on frozen tokens: the default for data with masks, fast and hard to spoil.
+    """A linear head on frozen tokens: the default for data with masks, fast and robust.
 
-    AdamW at 1e-3 as DINOv3 evaluates its features. Claim: docs/experiments.md, "Masks".
+    AdamW at 1e-3, as in DINOv3's evaluation of features. Claim: docs/experiments.md, "Masks".
     """
     return Recipe(
         name="masks",
@@ -77,7 +77,7 @@ def eomt() -> Recipe:
 def boxes() -> Recipe:
     """A dense detector on a simple feature pyramid, with the ViT fine-tuned: the default for data with boxes.
 
-    The first blocks keep nearly all of their weights; the fresh detector takes a high rate. Unmeasured.
+    The first blocks change very little; the new detector learns at a high rate. Unmeasured.
     """
     return Recipe(
         name="boxes",
@@ -97,7 +97,7 @@ def boxes() -> Recipe:
 def yolos() -> Recipe:
     """YOLOS: detection tokens beside the patches, each of which learns one object (arXiv:2106.00666).
 
-    Losses of the authors; rates and length are our own and unmeasured. It needs many more epochs than `boxes`.
+    The losses are the authors'; rates and length are ours and unmeasured. It needs many more epochs than `boxes`.
     """
     return Recipe(
         name="yolos",

@@ -3,7 +3,7 @@
 All but DeiT III share DeiT's recipe (arXiv:2012.12877): AdamW, cosine, 300 epochs, mixup and cutmix, RandAugment,
 erasing, stochastic depth. None was trained here. Differences from the authors' code: RandAugment here has a
 fixed strength (theirs varies by 0.5 of a level); the last ten epochs at the lowest rate, which timm adds after the
-cosine, are left out.
+cosine, are omitted.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ PVT_V2 = {
     "PVT-v2-B4": (83.6, 0.3),
     "PVT-v2-B5": (83.8, 0.3),
 }
-# The README gives a rate of stochastic depth for none of the PCPVTs; PVT's of the same depth are used.
+# The README gives no rates of stochastic depth for PCPVTs; those of PVTs of the same depth are used.
 PCPVT = {"PCPVT-Small": (81.2, 0.1), "PCPVT-Base": (82.7, 0.3), "PCPVT-Large": (83.1, 0.3)}
 TNT = {"TNT-S": 81.5, "TNT-B": 82.9}
 # Accuracy, weight decay and learning rate for batches of 512 (the rate is not scaled with the batch).
@@ -55,7 +55,7 @@ DEIT3 = {
     "DeiT-III-S/16": (81.4, 224, 4e-3, 0.05),
     "DeiT-III-B/16": (83.8, 192, 3e-3, 0.2),
     "DeiT-III-L/16": (84.9, 192, 3e-3, 0.45),
-    "DeiT-III-H/14": (85.2, 154, 3e-3, 0.6),  # 160 in their command, of which patches of 14 pixels read 154
+    "DeiT-III-H/14": (85.2, 154, 3e-3, 0.6),  # 160 in their command; patches of 14 pixels tile 154
 }
 # Stochastic depth when fine-tuned at 224 px.
 DEIT3_TUNED = {"DeiT-III-B/16": 0.2, "DeiT-III-L/16": 0.45, "DeiT-III-H/14": 0.55}
@@ -64,7 +64,7 @@ DEIT3_TUNED = {"DeiT-III-B/16": 0.2, "DeiT-III-L/16": 0.45, "DeiT-III-H/14": 0.5
 def like_deit(
     model: str, *, accuracy: float, depth_rate: float, paper: str, batch_size: int = 1024, **changes: Any
 ) -> Recipe:
-    """Train as DeiT: 300 epochs of AdamW with 5 epochs of warm-up; `changes` are to its training settings."""
+    """Train as DeiT: 300 epochs of AdamW with 5 epochs of warm-up; `changes` override its training settings."""
     warmup_epochs = changes.pop("warmup_epochs", 5)
     values: dict[str, Any] = {
         "optimizer": "adamw", "lr": 1e-3, "batch_size": batch_size, "decay": "cosine", "end_lr": LOWEST_RATE,

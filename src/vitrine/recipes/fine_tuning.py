@@ -16,7 +16,7 @@ TABLE_4 = {
     "flowers": (500, 100, (0.001, 0.003, 0.01, 0.03)),
     "vtab": (2_500, 500, (0.01,)),
 }
-# Accuracy of AugReg's ViT-B/32 fine-tuned so, the mean of five runs (arXiv:2106.10270); none is published for VTAB.
+# Accuracy of AugReg's ViT-B/32 fine-tuned this way, mean of five runs (arXiv:2106.10270); none for VTAB.
 REACHED = {"imagenet": 83.27, "cifar100": 91.35, "cifar10": 98.55, "pets": 93.78, "flowers": 99.43}
 
 
@@ -55,7 +55,7 @@ def table_2_imagenet() -> Recipe:
 def bit_hyper_rule(num_images: int, *, smallest_side: int, is_vit: bool = False) -> Recipe:
     """BiT-HyperRule: schedule and size by the number and the size of the images (arXiv:1912.11370); unmeasured.
 
-    A ViT gets 384 pixels of 448 where a ResNet gets 480 of 512.
+    A ViT gets crops of 384 pixels from 448, a ResNet 480 from 512.
     """
     resize, crop = (448, 384) if is_vit else (512, 480)
     if smallest_side < 96:
@@ -85,8 +85,9 @@ def photos() -> Recipe:
     AdamW with a low rate and layer-wise decay is more forgiving than SGD; mild crops keep the object in the picture.
     A few hundred photos need small batches: with 140 photos and 6 epochs, 52 steps of 16 instead of 7 of 128 lowered
     the validation loss from 1.24 to 0.46 (DINOv2 ViT-S/14, five breeds of Pets).
-    Half of the usual ten evaluations without a gain over the closed form end a run.
-    At least 250 steps: with five photos of each of ten classes 1.4 points ahead of 50 steps, the mean of five sets.
+    A run ends after five of its ten evaluations without a gain over the closed form.
+    A run has at least 250 steps: with five photos of each of ten classes, this gains 1.4 points over 50 steps (mean
+    of five sets).
     Claim: docs/experiments.md, "Pets".
     """
     return Recipe(

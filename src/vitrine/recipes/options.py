@@ -18,7 +18,7 @@ from vitrine.spelling import nearest
 
 FROM_SCRATCH = "from-scratch"
 ENDINGS = (".yaml", ".yml")
-# Options of the verbs that are settings of `training` by the same name.
+# Options of the commands that are settings of `training` with the same name.
 TRAINING_OPTIONS = (
     "batch_size", "lr", "seed", "precision", "log_every", "checkpoint_every", "evaluate_every",
 )  # fmt: skip
@@ -37,10 +37,10 @@ CHANGEABLE = (
 
 
 class RecipeOptions(TypedDict, total=False):
-    """The settings of a recipe that training verbs may change; None leaves one as it is."""
+    """The settings of a recipe that training commands may change; None keeps a setting."""
 
     base: str
-    """The verb's default recipe, which a file with some settings changes."""
+    """The command's default recipe, which a file with some settings changes."""
     objective: str | None
     target: str | None
     """The target of masked patches."""
@@ -66,7 +66,7 @@ class RecipeOptions(TypedDict, total=False):
 def chosen_recipe(name: str | None, **options: Unpack[RecipeOptions]) -> Recipe:
     """Find a recipe by name or file, then apply the options; `settings` come last.
 
-    Without a name it is the recipe of the objective; an objective other than the recipe's replaces that.
+    Without a name, the objective's recipe is used; another objective replaces the recipe's.
     """
     objective, steps, epochs = options.get("objective"), options.get("steps"), options.get("epochs")
     is_plain = objective in (None, LabelsObjective.kind)
@@ -103,7 +103,7 @@ def chosen_recipe(name: str | None, **options: Unpack[RecipeOptions]) -> Recipe:
 
 
 def at_native_aspect(recipe: Recipe, max_patches: int) -> Recipe:
-    """Keep the aspect ratio of images; augmentation that needs images of one shape is left out."""
+    """Keep the aspect ratio of images; augmentation that needs images of one shape is disabled."""
     plain = dataclasses.replace(
         recipe.augment, num_operations=0, jitter=0.0, erase=0.0, mixup=0.0, cutmix=0.0, three_augment=False
     )
@@ -115,12 +115,12 @@ def at_native_aspect(recipe: Recipe, max_patches: int) -> Recipe:
 
 
 def lasting(name: str) -> str:
-    """Return an absolute path for a file or folder, so that a run finds it wherever it is resumed."""
+    """Return the absolute path of a file or folder, so that a resumed run finds it from any working directory."""
     return str(Path(name).resolve()) if Path(name).exists() else name
 
 
 def with_training(recipe: Recipe, training: Mapping[str, Any], *, asked_for: Collection[str]) -> Recipe:
-    """Change settings of the training; those asked for, here or by a setting, are not adapted to the data."""
+    """Change settings of the training; explicit ones, here or in `settings`, are not adapted to the data."""
     kept = (name for name in ("total_steps", "warmup_steps", "log_every") if name in asked_for)
     return dataclasses.replace(
         recipe,
@@ -132,7 +132,7 @@ def with_training(recipe: Recipe, training: Mapping[str, Any], *, asked_for: Col
 
 
 def with_model(recipe: Recipe, model: str) -> Recipe:
-    """Give a recipe another model, without the options that belong to the shape of its own or to its family.
+    """Give a recipe another model, without the options that belong to its own model's shape or family.
 
     The name of a published variant (`CPVT-S`) stands for its pooling, its positions and all that weights fix.
     """
@@ -193,7 +193,7 @@ def changed_under_way(recipe: Recipe, settings: Iterable[str]) -> Recipe:
 
 
 def default_recipe(objective: str) -> str:
-    """Return the recipe that is named like an objective; the plain one where it has none of its own."""
+    """Return the name of an objective's recipe; the plain one if it has none."""
     return objective if objective in RECIPES else FROM_SCRATCH
 
 

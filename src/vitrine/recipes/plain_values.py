@@ -1,4 +1,4 @@
-"""Between frozen records and the plain values of files and options, refusing unknown names and wrong types.
+"""Convert frozen records to the plain values of files and options and back; refuse unknown names and wrong types.
 
 In recipes and settings of version 0.1 every objective had a top-level section of its own: `objective: dino` with
 `self_distillation: {...}` and `multi_crop: {...}` beside it is now a table with `kind: dino`. Files of version 0.1
@@ -40,7 +40,7 @@ def unknown_setting(path: str, values: Mapping[str, Any]) -> ConfigError:
                 collect(value, f"{prefix}{name}.")
 
     collect(values, "")
-    # `lr` is `training.lr`: the name of a setting says more than the place it is looked for.
+    # `lr` suggests `training.lr`: the name of a setting matters more than its section.
     own_names = {name: name.rpartition(".")[2] for name in known}
     own_name = near_match(path.rpartition(".")[2], set(own_names.values()))
     alike = [name for name in known if own_names[name] == own_name]
@@ -50,7 +50,7 @@ def unknown_setting(path: str, values: Mapping[str, Any]) -> ConfigError:
 
 
 def build(kind: Any, values: Mapping[str, Any], *, where: str, **ready: Any) -> Any:
-    """Build a frozen record from plain values, nested records included; fields in `ready` are taken as they are."""
+    """Build a frozen record from plain values, nested records included; fields in `ready` are not converted."""
     names = {one.name for one in dataclasses.fields(kind)}
     hints = {name: hint for name, hint in get_type_hints(kind).items() if name in names}
     arguments: dict[str, Any] = dict(ready)
@@ -99,7 +99,7 @@ def plain(value: Any) -> Any:
 
 
 def modernised(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a recipe with the objective as one table, whatever version wrote them."""
+    """Return the values of a recipe, written by any version, with the objective as one table."""
     values = dict(values)
     sections = {name: values.pop(name) for name in earlier_sections() if name in values}
     named = values.get("objective", LabelsObjective.kind)
@@ -124,7 +124,7 @@ def modernised(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def modern_path(path: str, *, kind: str) -> str:
-    """Return today's path of a setting; refuse one that belongs to another objective than `kind`."""
+    """Return the current path of a setting; refuse one that belongs to another objective than `kind`."""
     first, dot, rest = path.partition(".")
     if first not in earlier_sections():
         return path
@@ -136,7 +136,7 @@ def modern_path(path: str, *, kind: str) -> str:
 
 
 def earlier_sections() -> set[str]:
-    """Return the names that sections of objectives had at the top level of a recipe."""
+    """Return the top-level names that sections of objectives had in recipes of version 0.1."""
     return {name for objective in OBJECTIVES.values() for name in objective.earlier_settings}
 
 

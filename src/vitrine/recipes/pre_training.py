@@ -9,7 +9,7 @@ from vitrine.training.config import TrainingConfig
 
 BATCH = 4096
 WARMUP = 10_000
-# The authors on their I21k and JFT runs: sigmoid loss with this bias, a hidden layer in the head.
+# The authors' I21k and JFT runs use the sigmoid loss with this bias, and a hidden layer in the head.
 SIGMOID_HEAD_BIAS = -10.0
 LINEAR_END = 1e-5
 
@@ -110,7 +110,7 @@ def small_imagenet() -> Recipe:
         epochs=90,
         augment=Augment(num_operations=2, magnitude=10, mixup=0.2),
         training=TrainingConfig(
-            # Weight decay 1e-4 that is not multiplied by the rate is .1 times a rate of 1e-3.
+            # Their weight decay of 1e-4 is not multiplied by the rate: .1 times a rate of 1e-3.
             optimizer="adamw", lr=1e-3, batch_size=1024, warmup_steps=10_000, decay="cosine", weight_decay=0.1,
             clip_norm=1.0,
         ),

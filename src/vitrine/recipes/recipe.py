@@ -1,4 +1,4 @@
-"""The recipe of a run: everything that decides its result, except for the data."""
+"""The recipe of a run: everything that determines its result, except for the data."""
 
 import dataclasses
 import math
@@ -18,9 +18,9 @@ from vitrine.training.config import TrainingConfig, require_choice
 LEAST_BATCH = 16
 # A fifth of the steps is the largest warm-up in Table 4 (Pets: 100 of 500); more would end before the peak.
 LEAST_WARMUPS, LEAST_RECORDS = 5, 20
-# By default a run has this many evaluations, at most one per epoch unless epochs are longer than this many steps, for
-# at most this fraction of its time. Evaluating an image costs at most half of training on it: it is read and goes
-# forward once.
+# By default a run has this many evaluations, at most one per epoch unless epochs are longer than this many steps, in
+# at most this fraction of its time. Evaluating an image costs at most half of training on it: one read, one forward
+# pass.
 EVALUATIONS, LONG_EPOCH = 10, 1000
 MOST_TIME_EVALUATING, COST_OF_EVALUATING = 0.1, 0.5
 
@@ -35,9 +35,9 @@ class Views:
     resize_size: int | None = None
     """For `random`: side of the square that the image is squashed to before the crop (BiT-HyperRule)."""
     patch_sizes: tuple[int, ...] = ()
-    """Sides of the patches that a step draws from, in place of the model's own: FlexiViT (arXiv:2212.08013)."""
+    """Patch sizes from which each step draws one, instead of the model's own: FlexiViT (arXiv:2212.08013)."""
     repeats: int = 1
-    """How often a batch holds each of its images, with crops and augmentation of their own (arXiv:1902.05509)."""
+    """Number of copies of each image in a batch, each with its own crop and augmentation (arXiv:1902.05509)."""
     device_share: float = 0.0
     """Fraction of the images that a CUDA device decodes by nvJPEG, for `inception`; workers decode the others."""
 
@@ -55,19 +55,19 @@ class Views:
 
     @property
     def are_fixed(self) -> bool:
-        """Whether an image is cut in the same way at every epoch."""
+        """Whether the crop of an image is the same at every epoch."""
         return self.crop == "none" and not self.flip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A run, except for the data: where it differs from the paper, its claim says so."""
+    """A run, except for the data; its claim states differences from the paper."""
 
     name: str
     claim: str = "unmeasured"
-    """The result that was reached with it, where and when."""
+    """The result of the recipe, and where it was measured."""
     model: str | None = None
-    """A variant's name; None if the recipe goes with any model."""
+    """Name of a variant; None if the recipe works with any model."""
     model_options: dict[str, Any] = field(default_factory=dict)
     size: int | None = None
     """Image side in pixels; None keeps the model's."""
@@ -81,22 +81,22 @@ class Recipe:
     augment: Augment = field(default_factory=Augment)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     epochs: float | None = None
-    """Passes over the data; decides `training.total_steps` once the data is known, unless that was asked for."""
+    """Passes over the data; sets `training.total_steps` once the data is known, unless that was set explicitly."""
     least_steps: int = 0
     """If `epochs` would be fewer steps than this, the batch is halved until they are not, down to 16 images."""
     fewest_steps: int = 0
-    """Steps of a run by `epochs` at least, as small sets need more passes; 0 where epochs or batch are asked for."""
+    """Fewest steps of a run by `epochs`, as small sets need more passes; 0 if epochs or batch size are given."""
     solves_head: bool = False
     """Whether fine-tuning starts from a head that is solved in closed form; the paper starts from zeros."""
     mixes_start: bool = False
-    """Whether the weights between the start and the end are tried on held-out images too."""
+    """Whether interpolations between the initial and the final weights are also evaluated on held-out images."""
     few_images: int = 0
-    """Up to this many images a run that starts from the closed form is cross-validated, unless its length was asked
-    for: a tenth of them would decide by chance."""
+    """Up to this many images, a run that starts from the closed form is cross-validated, unless its length was set
+    explicitly: a tenth of the images would be too few to validate on."""
     sweep: tuple[float, ...] = ()
     """Learning rates that a sweep tries (Table 4)."""
     asked_for: tuple[str, ...] = ()
-    """Numbers of `training` that are not adapted to the data: `total_steps`, `warmup_steps`, `log_every`."""
+    """Explicit numbers of `training`, not adapted to the data: `total_steps`, `warmup_steps`, `log_every`."""
 
     def __post_init__(self) -> None:
         require_option_types(self.model_options, model=self.model)
@@ -127,12 +127,12 @@ class Recipe:
 
     @property
     def is_balanced(self) -> bool:
-        """Whether every class counts alike, however many images it has."""
+        """Whether every class has equal weight, for any number of images."""
         return isinstance(self.objective, LabelsObjective) and bool(self.objective.logit_adjustment)
 
     @property
     def has_fixed_views(self) -> bool:
-        """Whether an image looks the same at every epoch."""
+        """Whether an image is the same at every epoch, without random crops or augmentation."""
         augment = self.augment
         return self.views.are_fixed and not (
             augment.mixes
@@ -143,7 +143,7 @@ class Recipe:
         )
 
     def with_objective(self, objective: Objective) -> "Recipe":
-        """Learn something else with the same recipe; settings that do not go with it become neutral."""
+        """Replace the objective; settings that it does not support become neutral."""
         sections: dict[str, dict[str, Any]] = {"training": {}, "augment": {}}
         for path, neutral in objective.neutral_settings.items():
             section, name = path.split(".")
@@ -164,13 +164,13 @@ class Recipe:
         while batch_size >= 2 * LEAST_BATCH and self.epochs * num_images / batch_size < self.least_steps:
             batch_size //= 2
         steps = max(round(self.epochs * num_images / batch_size), self.fewest_steps, 1)
-        if "total_steps" in self.asked_for:  # the batch is that of the run that nobody shortened
+        if "total_steps" in self.asked_for:  # the batch size does not depend on the explicit number of steps
             steps = self.training.total_steps
         training = dataclasses.replace(self.training, batch_size=batch_size)
         return dataclasses.replace(self, training=training).with_steps(steps)
 
     def with_steps(self, steps: int) -> "Recipe":
-        """End the run after `steps`; unless asked for, warm-up is at most a fifth of it and logging gives a curve."""
+        """End the run after `steps`; unless set, warm-up is at most a fifth of it and logging is dense."""
         warmup, log_every = self.training.warmup_steps, self.training.log_every
         if "warmup_steps" not in self.asked_for:
             warmup = min(warmup, steps // LEAST_WARMUPS)
@@ -182,7 +182,7 @@ class Recipe:
         return dataclasses.replace(self, training=training)
 
     def with_evaluations_for(self, num_images: int, *, num_evaluated: int) -> "Recipe":
-        """Spread evaluations of `num_evaluated` images over the run, unless the recipe decides it."""
+        """Spread evaluations of `num_evaluated` images over the run, unless the recipe sets their interval."""
         training = self.training
         if training.evaluate_every is not None or not num_evaluated:
             return self
@@ -192,12 +192,12 @@ class Recipe:
         count = max(min(EVALUATIONS, affordable), 1)
         every = max(math.ceil(steps / count), min(epoch, LONG_EPOCH))
         if every >= steps:
-            return self  # the end alone
+            return self  # only at the end
         return dataclasses.replace(self, training=dataclasses.replace(training, evaluate_every=every))
 
 
 def require_shapes(recipe: Recipe) -> None:
-    """Refuse settings that do not go with pictures at their own aspect ratio or with patches of several sizes."""
+    """Refuse settings that do not work with pictures at their own aspect ratio or with several patch sizes."""
     shapes = (
         ("max_patches", recipe.max_patches is not None),
         ("patch_sizes", bool(recipe.views.patch_sizes)),
@@ -234,7 +234,7 @@ def value_at(recipe: Recipe, path: str) -> Any:
 
 
 def require_option_types(model_options: Mapping[str, Any], *, model: str | None) -> None:
-    """Refuse a model option of another type than its field; one number may stand for both sides."""
+    """Refuse a model option of another type than its field; one number is allowed for both sides."""
     variant = None if model is None else named_variant(model)
     kinds = (
         {**get_type_hints(BiTConfig), **get_type_hints(ViTConfig)}

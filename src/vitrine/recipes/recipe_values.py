@@ -44,14 +44,14 @@ def from_values(values: Mapping[str, Any], *, name: str | None = None) -> Recipe
 
 
 def to_yaml(recipe: Recipe) -> str:
-    """Write a recipe so that a person can read it and `from_yaml` restores it."""
+    """Write a recipe as YAML, which `from_yaml` reads."""
     return yaml.safe_dump(as_values(recipe), sort_keys=False, allow_unicode=True)
 
 
 def from_yaml(text: str, *, name: str | None = None, base: Recipe | None = None) -> Recipe:
     """Read a recipe; unknown names and wrong types are refused, missing ones have their defaults.
 
-    A file without a name holds some settings only: they are merged over `base`, if given.
+    A file without a name contains only some settings: they override those of `base`, if given.
     """
     try:
         values = yaml.safe_load(text)
@@ -65,7 +65,7 @@ def from_yaml(text: str, *, name: str | None = None, base: Recipe | None = None)
 
 
 def merged(base: Recipe, values: Mapping[str, Any], *, name: str | None) -> dict[str, Any]:
-    """Return the values of `base` with some of them changed; changed numbers are not adapted to the data any more."""
+    """Return the values of `base` with some of them changed; changed numbers are no longer adapted to the data."""
     result = as_values(base)
     result |= {"name": name, "claim": f"unmeasured: {base.name} with changes"}
     changed = modernised(values) if "objective" in values else dict(values)

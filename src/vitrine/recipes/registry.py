@@ -23,7 +23,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 
 def register_recipe(make: Callable[[], Recipe]) -> Callable[[], Recipe]:
-    """Make a recipe known by the name that it has; use it as a decorator of the function that returns it."""
+    """Register a recipe under its own name; use it as a decorator of the function that returns it."""
     recipe = make()
     known = RECIPES.get(recipe.name)
     if known is not None and known() != recipe:

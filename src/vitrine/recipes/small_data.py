@@ -70,7 +70,7 @@ def cifar10() -> Recipe:
         },
         size=32,
         views=Views(crop="padded"),
-        # Mixup and cutmix already hide parts of the images: nothing is erased, and operations are mild.
+        # Mixup and cutmix already hide parts of the images: no erasing, and mild operations.
         augment=Augment(
             num_operations=2, magnitude=6, mixup=0.2, cutmix=1.0, label_smoothing=0.1, until=0.9
         ),

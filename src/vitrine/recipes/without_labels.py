@@ -84,9 +84,9 @@ def dino() -> Recipe:
 def ibot() -> Recipe:
     """Self-distillation with hidden patches as in iBOT (arXiv:2111.07832) for ViT-S/16: 800 epochs, batch 1024.
 
-    Expected (its authors, on ImageNet without fine-tuning): 75.2 % by nearest neighbours. Where it departs: as `dino`
-    does; hidden patches are drawn one by one, theirs in blocks; the large views are at least .25 of the picture, the
-    small ones at most, as theirs. Unmeasured here.
+    Expected (its authors, on ImageNet without fine-tuning): 75.2 % by nearest neighbours. Differences: those of
+    `dino`; hidden patches are drawn one by one, theirs in blocks. As theirs, large views cover at least .25 of the
+    picture and small ones at most that. Unmeasured here.
     """
     views = MultiCrop(num_local=10, source_size=336, global_area=(0.25, 1.0), local_area=(0.05, 0.25))
     return dataclasses.replace(
@@ -101,8 +101,8 @@ def ibot() -> Recipe:
 def moco() -> Recipe:
     """Contrastive learning as in MoCo v3 (arXiv:2104.02057) for ViT-S/16: 300 epochs, batch 4096.
 
-    Expected (its authors, a linear classifier on ImageNet): 73.2 %. Where it departs: weights are drawn as the model
-    draws them, theirs by Xavier's rule; views are cut from the picture at 336 px. Unmeasured here.
+    Expected (its authors, a linear classifier on ImageNet): 73.2 %. Differences: weights are initialised as usual for
+    the model, theirs by Xavier's rule; views are cut from the picture at 336 px. Unmeasured here.
     """
     return Recipe(
         name="moco",
@@ -124,7 +124,7 @@ def moco() -> Recipe:
 def simclr() -> Recipe:
     """Contrastive learning in its simple form, SimCLR (arXiv:2002.05709), with MoCo v3's settings for a ViT.
 
-    Expected (MoCo v3's authors, a linear classifier on ImageNet): ViT-S/16 69.0 %. Where it departs: the colours
+    Expected (MoCo v3's authors, a linear classifier on ImageNet): ViT-S/16 69.0 %. Difference: the colours
     change as in DINO, twice as strongly. Unmeasured here.
     """
     recipe = moco()
@@ -138,7 +138,7 @@ def simclr() -> Recipe:
 
 
 def distillation() -> Recipe:
-    """Learn the features of a teacher, class token and patches, on random crops that both see.
+    """Learn the features of a teacher, class token and patches, on the same random crops.
 
     Expected: see docs/guides/without-labels.md. Unmeasured here.
     """

@@ -22,20 +22,20 @@ from vitrine.runtime.remote_store import read_remote, remote_stamp
 
 BLOCK_BYTES = 8 * 2**20
 DEFAULT_GB, LIMIT = 10.0, "VITRINE_CACHE_GB"
-# Blocks that are downloaded ahead by each process, and at once.
+# Blocks that each process downloads ahead, at the same time.
 _AHEAD = 2
-# When a process looks at how full the cache is: after so many seconds, or after it wrote this part of the limit.
-# So 16 processes are at most an eighth above the limit, and the blocks on their way.
+# A process checks the size of the cache after this many seconds, or after it has written this fraction of the limit.
+# So 16 processes exceed the limit by at most an eighth, plus the blocks being downloaded.
 _LOOK_EVERY, _LOOK_AFTER = 5.0, 1 / 128
 _last_look, _written = 0.0, 0
 
 
 def read_cached(address: str, *, start: int, end: int) -> bytes:
-    """Read bytes `start` to `end` of a file at an address, through the cache; a file of this machine needs none."""
+    """Read bytes `start` to `end` of a file at an address, through the cache; a local file is read directly."""
     if address.startswith("file://"):
         return read_remote(address, start=start, end=end)
     size, stamp = _facts(address)
-    if not stamp:  # nobody would notice that the file was replaced
+    if not stamp:  # without a version, a replaced file would go unnoticed
         return read_remote(address, start=start, end=end)
     first, last = start // BLOCK_BYTES, (max(end, start + 1) - 1) // BLOCK_BYTES
     data = b"".join(_block(address, number, stamp=stamp, size=size) for number in range(first, last + 1))
@@ -66,7 +66,7 @@ def _block(address: str, number: int, *, stamp: str, size: int) -> bytes:
 
 
 def make_room(limit: int | None = None, *, written: int = 0, now: bool = False) -> None:
-    """Remove the blocks used least recently until the rest fits the limit; not looked at after every block."""
+    """Remove the blocks used least recently until the rest fits the limit; this is not checked after every block."""
     global _last_look, _written  # noqa: PLW0603 (one clock and one counter per process)
     limit = limit_bytes() if limit is None else limit
     _written += written

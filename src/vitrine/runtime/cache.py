@@ -23,7 +23,7 @@ def cache_folder() -> Path:
 def downloads(*, allowed: bool) -> Iterator[None]:
     """Use only what is in the cache inside the block, unless downloads are allowed.
 
-    For addresses that stand in files from elsewhere, such as the record of a run: nobody typed them.
+    For addresses from files of unknown origin, such as the record of a run, which the user did not type.
     """
     token = _may_download.set(allowed and _may_download.get())
     try:
@@ -34,7 +34,7 @@ def downloads(*, allowed: bool) -> Iterator[None]:
 
 @contextmanager
 def typed_by_user() -> Iterator[None]:
-    """Allow the network inside the block again: for the address of a run that somebody has begun or resumed."""
+    """Allow the network inside the block again: for the address of a run that the user has started or resumed."""
     token = _may_download.set(True)
     try:
         yield
@@ -48,12 +48,12 @@ def may_download() -> bool:
 
 
 def is_offline() -> bool:
-    """Whether nothing may be downloaded: the user sets HF_HUB_OFFLINE, or has not allowed it here."""
+    """Whether nothing may be downloaded: because the user sets HF_HUB_OFFLINE, or the current block forbids it."""
     return _is_offline_by_wish() or not may_download()
 
 
 def why_offline() -> tuple[str, list[Advice]]:
-    """Return the reason why nothing may be downloaded, and what would change that."""
+    """Return the reason why nothing may be downloaded, and how to change that."""
     if may_download():
         return "HF_HUB_OFFLINE forbids the network; unset it", []
     return "it is named by a run that may come from elsewhere", [

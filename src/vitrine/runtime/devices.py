@@ -50,7 +50,7 @@ def _require_gpu(device: torch.device) -> None:
 
 
 def is_bf16(precision: str, *, device: str) -> bool:
-    """Whether a run on this kind of device computes in bf16 (beside fp8, too).
+    """Whether a run on this kind of device computes in bf16 (also with fp8).
 
     `auto` does on CUDA, and on a CPU with bf16 instructions.
     """
@@ -77,9 +77,9 @@ def has_fast_bf16(device: torch.device) -> bool:
 
 @contextmanager
 def same_threads(before: int | None) -> Iterator[None]:
-    """Compute on the CPU with as many threads as `before`, since they determine the order of additions.
+    """Compute on the CPU with as many threads as `before`, since their number determines the order of additions.
 
-    OMP_NUM_THREADS takes precedence; a notice then says what that means.
+    OMP_NUM_THREADS takes precedence; a notice then warns about differences.
     """
     now = torch.get_num_threads()
     if before is None or before == now:

@@ -39,11 +39,11 @@ class Limits:
     """Limits of one download."""
 
     max_bytes: int | None = None
-    """Refused, by the declared length or once more has arrived; None for no limit."""
+    """Most bytes, by the declared length and by what arrives; None for no limit."""
     max_seconds: float | None = None
-    """For the whole download; None for no limit."""
+    """Most seconds for the whole download; None for no limit."""
     silence_seconds: float = 30.0
-    """Without a byte from the server."""
+    """Most seconds without a byte from the server."""
     max_redirects: int = 5
     may_redirect_to_private: bool = False
     """Whether a public address may redirect to one of this machine or its local network."""
@@ -78,12 +78,12 @@ def download(
             if sha256 is None or sha256_of(part) == sha256:
                 _stamp(part).unlink(missing_ok=True)
                 return part.replace(path)
-            _discard(part)  # the earlier part may be of another version: once more from the start
+            _discard(part)  # the earlier part may be of another version: start again
     raise DownloadError(f"{url} has another SHA-256 than expected ({sha256}), twice; try again later")
 
 
 def download_to_cache(url: str, *, limits: Limits = NO_LIMITS) -> Path:
-    """Download `url` into Vitrine's cache, under a name of its own, and return the file."""
+    """Download `url` into Vitrine's cache, under a unique name, and return the file."""
     name = Path(urlsplit(url).path).name or "download"
     key = hashlib.sha256(url.encode()).hexdigest()[:16]
     return download(url, cache_folder() / f"{key}-{name}", limits=limits)
@@ -99,14 +99,14 @@ def read_url(url: str, *, limits: Limits) -> bytes:
 
 
 class _Deadline:
-    """The end of the time that a download may take."""
+    """The deadline of a download."""
 
     def __init__(self, limits: Limits) -> None:
         self.seconds = limits.max_seconds
         self.start = time.monotonic()
 
     def require(self, url: str) -> None:
-        """Refuse to continue after the end."""
+        """Raise an error after the deadline."""
         if self.seconds is not None and time.monotonic() - self.start > self.seconds:
             raise DownloadError(f"{url} did not arrive within {self.seconds:g} s")
 
@@ -168,7 +168,7 @@ def _attempt(
 ) -> None:
     have = part.stat().st_size if part.is_file() else 0
     etag = _known_etag(part)
-    # Without an ETag or a checksum nobody would notice that the file has changed in between: from the start.
+    # Without an ETag or a checksum, a change of the file in between would go unnoticed: start again.
     resumes = bool(have) and (etag is not None or is_checked)
     asked = dict(headers)
     if resumes:
@@ -244,7 +244,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def is_private(host: str | None) -> bool:
-    """Whether a name stands for an address of this machine or its local network; unknown names do not."""
+    """Whether a host name resolves to this machine or its local network; False for unknown names."""
     try:
         entries = socket.getaddrinfo(host, None)
     except (OSError, UnicodeError):
@@ -254,7 +254,7 @@ def is_private(host: str | None) -> bool:
 
 @contextmanager
 def _reporting(url: str) -> Iterator[None]:
-    """Turn whatever a connection raises into one sentence."""
+    """Turn any error of a connection into one sentence."""
     try:
         yield
     except DownloadError:

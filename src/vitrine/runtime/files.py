@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from vitrine.errors import CheckpointError, ConfigError
 
-# Names here stand for what a process has open, whatever they resolve to: /dev/stdout is /proc/self/fd/1.
+# Names in these folders are open files of a process, whatever they resolve to: /dev/stdout is /proc/self/fd/1.
 _OPEN_FILES = (Path("/proc"), Path("/dev/fd"))
 _MAX_LINKS = 40  # as in Linux
 _NAME_LENGTH, _MARK_BYTES = 40, 8
@@ -47,7 +47,7 @@ def write_atomically(path: Path, *, mode: str = "wb") -> Iterator[IO[Any]]:
             _write_through(special, getattr(file, "buffer", file))
         return
     target = Path(os.path.realpath(path))
-    # Created as any other file is, so that the system gives it the mode bits that the user's mask leaves.
+    # Created like any other file, so that the system applies the user's umask to its mode.
     temporary = temporary_beside(target)
     try:
         with temporary.open(mode.replace("w", "x"), **text) as file:
@@ -65,7 +65,7 @@ def write_atomically(path: Path, *, mode: str = "wb") -> Iterator[IO[Any]]:
 def write_table(path: Path) -> Iterator[Any]:
     """Yield a writer of CSV rows, which take the place of `path` when the block ends without an error.
 
-    A table with other letters than ASCII begins with a byte order mark, without which Excel shows the wrong ones.
+    A table with non-ASCII characters begins with a byte order mark; without it, Excel shows wrong characters.
     """
     rows = io.StringIO(newline="")
     yield csv.writer(rows, lineterminator="\n")
@@ -75,7 +75,7 @@ def write_table(path: Path) -> Iterator[Any]:
 
 
 def special_place(path: Path) -> Path | None:
-    """Follow links from `path` to a device, a pipe or an open file of a process; None for what can be replaced."""
+    """Follow links from `path` to a device, a pipe or an open file of a process; None if it can be replaced."""
     for _ in range(_MAX_LINKS):
         folder = Path(os.path.realpath(path.parent))
         if any(folder.is_relative_to(place) for place in _OPEN_FILES):
@@ -93,7 +93,7 @@ def special_place(path: Path) -> Path | None:
 
 
 def require_free_space(folder: Path, needed: int, *, purpose: str) -> None:
-    """Refuse before writing what the disk cannot hold."""
+    """Refuse, before writing, content for which the disk has too little space."""
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -109,7 +109,7 @@ def move_into_place(source: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the entries of a folder are on the disk, where the file system can do that."""
+    """Wait until the entries of a folder are on the disk, if the file system supports it."""
     with suppress(OSError):  # Windows and some network file systems cannot open or sync a folder
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -119,19 +119,19 @@ def sync_folder(folder: Path) -> None:
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a hidden name beside `path` that nobody else has; `remove_temporary_files` knows it again."""
+    """Return a unique hidden name beside `path`, which `remove_temporary_files` recognises."""
     return path.with_name(f".{path.name[:_NAME_LENGTH]}.{secrets.token_hex(_MARK_BYTES)}")
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a name is one that `temporary_beside` gives."""
+    """Whether a name was created by `temporary_beside`."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 def remove_temporary_files(folder: Path, names: Container[str] | None = None) -> None:
-    """Remove what interrupted writes have left in a folder, or of the files `names` in it, which are short names.
+    """Remove files that interrupted writes have left in a folder; with `names` (short ones), of these files only.
 
-    Only while nobody else writes there.
+    Call it only while no other process writes there.
     """
     for entry in folder.iterdir() if folder.is_dir() else ():
         match = _TEMPORARY.fullmatch(entry.name)
@@ -144,7 +144,7 @@ def remove_temporary_files(folder: Path, names: Container[str] | None = None) ->
 
 
 def _take_over_owner_and_mode(target: Path, temporary: Path) -> None:
-    """Give a new file the owner and mode of the one that it replaces; the owner only where that is allowed."""
+    """Give a new file the owner and mode of the one that it replaces; the owner only if permitted."""
     try:
         before = target.stat()
     except FileNotFoundError:
@@ -159,11 +159,9 @@ def _take_over_owner_and_mode(target: Path, temporary: Path) -> None:
 def _write_through(path: Path, content: IO[bytes]) -> None:
     own = Path(os.path.realpath("/proc/self/fd")), Path("/dev/fd")
     if path.parent in own and path.name.isdecimal():
-        for stream in (sys.stdout, sys.stderr):  # what was printed before comes first
+        for stream in (sys.stdout, sys.stderr):  # earlier output comes first
             stream.flush()
-        descriptor = os.dup(
-            int(path.name)
-        )  # which shares its place in the file, unlike one that is opened anew
+        descriptor = os.dup(int(path.name))  # which shares the file position, unlike a newly opened one
     else:
         descriptor = os.open(path, os.O_WRONLY)
     with os.fdopen(descriptor, "wb") as file:
@@ -171,17 +169,17 @@ def _write_through(path: Path, content: IO[bytes]) -> None:
 
 
 def json_text(values: Any, *, indent: int | None = None) -> str:
-    """Write values as JSON that every reader takes; names whose bytes are no UTF-8 come back as they were."""
+    """Write values as JSON that every reader accepts; names that are not valid UTF-8 survive the round trip."""
     text = json.dumps(values, indent=indent, ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # a folder's name out of an old archive: escaped, all of the text is ASCII
+    except UnicodeEncodeError:  # the name of a folder from an old archive: escaped, so that all text is ASCII
         return json.dumps(values, indent=indent)
     return text
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Read JSON from anywhere; whatever is wrong with it is a ValueError, lists nested without end included."""
+    """Read JSON from an untrusted source; any defect, such as endlessly nested lists, is a ValueError."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -195,12 +193,12 @@ def sha256_of(path: Path) -> str:
 
 
 def size_in_words(num_bytes: float) -> str:
-    """Write what a file takes, or a disk has free, for people: 5.6 MB, 1.3 GB."""
+    """Format a number of bytes for people: 5.6 MB, 1.3 GB."""
     return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
 
 
 def require_own_file(path: Path, *, root: Path) -> None:
-    """Refuse a path that leaves the folder `root`, which has no links itself, or that is no file or folder."""
+    """Refuse a path that leads out of the folder `root` (given without links), or that is no file or folder."""
     target = Path(os.path.realpath(path))
     if not target.is_relative_to(root):
         raise ConfigError(

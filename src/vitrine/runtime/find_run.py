@@ -10,11 +10,11 @@ from vitrine.runtime.run_folder import RECORD, RunFolder
 from vitrine.spelling import near_match
 
 LATEST = "latest"
-"""Stands for the newest training run of a folder."""
+"""The name that stands for the newest training run of a folder."""
 
 
 def find_run(named: str | Path) -> RunFolder:
-    """Return the run folder of this name; `runs/latest` is the one beside it that was trained last."""
+    """Return the run folder of this name; `runs/latest` is the run in `runs` that was trained last."""
     if is_address(named):
         return RunFolder(fetch_model(str(named)))
     path = Path(named)
@@ -65,7 +65,7 @@ def resolve_latest(model: str) -> str:
 
 
 def link_latest(run: RunFolder) -> None:
-    """Make `runs/latest` a link to a run that begins, if its folder is one of `runs`; some systems have no links."""
+    """Make `runs/latest` a link to a starting run, if its folder is in `runs`; some systems have no links."""
     parent = run.path.parent
     link, temporary = parent / LATEST, parent / f".{LATEST}-{os.getpid()}"
     if parent.name != "runs" or (link.exists() and not link.is_symlink()):
@@ -76,7 +76,7 @@ def link_latest(run: RunFolder) -> None:
 
 
 def _suggestion(named: Path) -> tuple[str, list[str]]:
-    """Name the run that may have been meant: the one around `named`, the newest in it, or one spelt like it."""
+    """Name the run that may have been meant: the one around `named`, the newest in it, or one with a similar name."""
     if RunFolder(named.parent).is_run:
         return f"; did you mean {named.parent}?", [str(named.parent)]
     if runs_in(named):

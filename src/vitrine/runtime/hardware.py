@@ -17,19 +17,19 @@ if sys.platform != "win32":
 GROUPS = Path("/sys/fs/cgroup")
 # Sides of the square matrices whose product is timed.
 SIDE = {"cuda": 8192, "cpu": 1024}
-# Several times what any cache holds.
+# Several times the size of any cache.
 COPIED_BYTES = {"cuda": 2**29, "cpu": 2**28}
 LEAST_REPEATS, LEAST_SECONDS = 5, 0.25
 
 
 def memory_of(device: torch.device) -> int | None:
-    """Return the bytes of a device; for the CPU, those of the machine, or the limit of this container or job."""
+    """Return the memory of a device in bytes; for the CPU, of the machine or within a container's limit."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     if device.type != "cpu":
         return None
     limits = group_limits(GROUPS, Path("/proc/self/cgroup"))
-    with contextlib.suppress(AttributeError, ValueError):  # not known to the system
+    with contextlib.suppress(AttributeError, ValueError):  # the system does not report it
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min(limits, default=None)
 
@@ -44,7 +44,7 @@ def group_limits(root: Path, membership: Path) -> list[int]:
     files = [place / "memory.max" for place in (own, *own.parents) if place.is_relative_to(root)]
     limits = []
     for file in (*files, root / "memory" / "memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # not there, or `max`
+        with contextlib.suppress(OSError, ValueError):  # missing, or `max`
             limits.append(int(file.read_text()))
     return limits
 

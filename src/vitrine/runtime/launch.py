@@ -1,4 +1,4 @@
-"""This process among those that torchrun or SLURM started, by their environment variables. No torch."""
+"""The rank of this process among those that torchrun or SLURM started, from environment variables. No torch."""
 
 import os
 import platform
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from vitrine.errors import ConfigError
 
-# Ports where the processes of a job may connect; below those that systems assign by themselves.
+# Ports where the processes of a job may connect; below those that systems assign automatically.
 FIRST_PORT, NUM_PORTS = 12_000, 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """This process among those that were started with it."""
+    """The rank of this process among those started with it."""
 
     rank: int = 0
     world_size: int = 1
@@ -27,7 +27,7 @@ class Launch:
     restarts: int = 0
     """How often torchrun has restarted the processes after losing one."""
     identity: str | None = None
-    """The same for all processes and restarts of one torchrun, if it is known."""
+    """The same for all processes and restarts of one torchrun, if known."""
 
 
 def launched(environment: Mapping[str, str] | None = None) -> Launch:
@@ -62,13 +62,13 @@ def launched(environment: Mapping[str, str] | None = None) -> Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Which part of the work this process does: number `number`, from 0, of `count`."""
+    """The part of the work that this process does: number `number`, from 0, of `count`."""
 
     number: int = 0
     count: int = 1
 
     def of(self, total: int) -> range:
-        """Return this process's own of `total` numbered things: consecutive ones, equally many give or take one."""
+        """Return this process's share of `total` numbered items: consecutive, and of equal size within one."""
         return range(self.number * total // self.count, (self.number + 1) * total // self.count)
 
 

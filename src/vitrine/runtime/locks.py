@@ -1,4 +1,4 @@
-"""Let one process at a time write to a file or folder that several may want at once. No torch.
+"""Let only one process at a time write to a file or folder. No torch.
 
 The lock is the operating system's, on a hidden file beside the path: it ends with the process that holds it, whether
 that finishes, crashes or is killed.
@@ -15,13 +15,13 @@ from vitrine.errors import ConfigError
 from vitrine.runtime.progress import notice
 
 _POLL_SECONDS = 0.02
-# Answers of file systems without locks, where everyone goes ahead.
+# Errors of file systems without locks, on which no process waits.
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
 @contextmanager
 def wait_for_lock(path: Path) -> Iterator[None]:
-    """Wait until no other process has locked `path`, and hold the lock for the length of the block."""
+    """Wait until no other process has locked `path`, and hold the lock inside the block."""
     lock = _lock_beside(path)
     if not _acquire(lock, blocking=False):
         notice(f"Waiting for another process that is writing to {path}")
@@ -32,7 +32,7 @@ def wait_for_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def require_lock(path: Path, *, advice: str) -> Iterator[None]:
-    """Refuse if another process has locked `path`, else hold the lock for the length of the block."""
+    """Refuse if another process has locked `path`, else hold the lock inside the block."""
     lock = _lock_beside(path)
     if not _acquire(lock, blocking=False):
         raise ConfigError(f"another process is writing to {path}; {advice}")
@@ -44,7 +44,7 @@ def _lock_beside(path: Path) -> FileLock:
     file = path.with_name(f".{path.name[:40]}.lock")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        # A new object per call: each one counts as another process.
+        # A new object per call: each one counts as a separate process.
         return FileLock(file, is_singleton=False, fallback_to_soft=False)
     except OSError as error:
         raise _cannot_write(file, error) from None
@@ -68,8 +68,8 @@ def _released_at_the_end(lock: FileLock) -> Iterator[None]:
     try:
         yield
     finally:
-        # Removed while it is locked: a process that has it open notices that it has no name, and tries again.
-        with suppress(OSError):  # Windows keeps a file that is open
+        # Removed while locked: a process that has it open sees that it has no name any more, and tries again.
+        with suppress(OSError):  # Windows does not remove an open file
             Path(lock.lock_file).unlink()
         lock.release()
 

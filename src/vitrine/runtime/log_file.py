@@ -1,4 +1,4 @@
-"""Write the notices of a run to its log, and pass them on to the current listener."""
+"""Write the notices of a run to its log, and forward them to the current listener."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ from vitrine.runtime.run_folder import RunFolder
 
 
 class LogFile:
-    """A listener that writes notices with their time, and passes everything on."""
+    """A listener that writes notices with their time, and forwards everything."""
 
     def __init__(self, file: TextIO, *, then: Listener | None) -> None:
         self._file, self._then = file, then
@@ -41,13 +41,13 @@ class LogFile:
             self._then.finish()
 
     def notice(self, text: str, advice: Sequence[Advice] = ()) -> None:
-        """Write a sentence, and pass it on."""
+        """Write a sentence, and forward it."""
         self.write("; ".join([text, *(one.text(PYTHON) for one in advice)]))
         if self._then is not None:
             self._then.notice(text, advice)
 
     def present(self, record: object) -> None:
-        """Write a record as one line per field, and pass it on."""
+        """Write a record as one line per field, and forward it."""
         self.write(
             "\n".join([f"{_words(type(record).__name__)}:", *(f"  {line}" for line in fields_of(record))])
         )
@@ -55,7 +55,7 @@ class LogFile:
             self._then.present(record)
 
     def write(self, text: str) -> None:
-        """Write a line with its time, at once, so that it survives a crash; a full disk is reported elsewhere."""
+        """Write a line with its time, immediately, so that it survives a crash; a full disk is reported elsewhere."""
         with contextlib.suppress(OSError):
             self._file.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}\n")
             self._file.flush()
@@ -63,7 +63,7 @@ class LogFile:
 
 @contextmanager
 def logged_to(run: RunFolder, *, is_first: bool = True) -> Iterator[None]:
-    """Append the notices of the block, and how it failed, to a run's log; only the first process does."""
+    """Append the notices of the block, and its error, to a run's log; only on the first process."""
     if not is_first:
         yield
         return
@@ -81,7 +81,7 @@ def logged_to(run: RunFolder, *, is_first: bool = True) -> Iterator[None]:
 
 
 def fields_of(record: object) -> Iterator[str]:
-    """Yield one line per field of a record, such as `image size: 224, 224`; fields without a value are left out."""
+    """Yield one line per field of a record, such as `image size: 224, 224`; fields without a value are skipped."""
     if not dataclasses.is_dataclass(record):
         yield str(record)
         return

@@ -1,4 +1,4 @@
-"""Packages that only some users need: imported when they are used, with one sentence where they are missing."""
+"""Packages that only some users need: imported when they are used, with a one-sentence error if they are missing."""
 
 import importlib
 from typing import Any

@@ -51,23 +51,23 @@ def new_output_folder(
 
 @contextmanager
 def removed_if_empty(folder: Path) -> Iterator[None]:
-    """Remove a folder again where the block fails or is interrupted before anything was written there."""
+    """Remove a folder again if the block fails or is interrupted before anything was written there."""
     try:
         yield
     except (VitrineError, KeyboardInterrupt):
-        with suppress(OSError):  # it holds something
+        with suppress(OSError):  # it is not empty
             folder.rmdir()
         raise
 
 
 def is_inside(path: Path, data: Path) -> bool:
-    """Whether `path` is `data` or below it, links followed; beside a single file is not inside it."""
+    """Whether `path` is `data` or below it, with links resolved; for a single file, only the file itself."""
     root = os.path.realpath(data)
     return os.path.commonpath([root, os.path.realpath(path)]) == root
 
 
 def _runs_outside(never_in: Iterable[Path]) -> Path:
-    """Return `runs` in the working directory, or beside the data set if that is where the command was started."""
+    """Return `runs` in the working directory, or beside the data set if the command was started inside it."""
     here = Path("runs")
     outermost = min(
         (data for data in never_in if data.is_dir() and is_inside(here, data)),
@@ -82,7 +82,7 @@ def _runs_outside(never_in: Iterable[Path]) -> Path:
 
 
 def _new_dated(parent: Path, verb: str) -> Path:
-    """Create a folder that nobody else has, even if two commands start in the same second."""
+    """Create a new folder, even if two commands start in the same second."""
     parent.mkdir(exist_ok=True)
     number = 1
     while True:

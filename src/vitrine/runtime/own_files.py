@@ -1,4 +1,4 @@
-"""Files of a folder that Vitrine owns: text and tables, written whole, never through a link that leads out."""
+"""Files of a folder that Vitrine owns: text and tables, written atomically, never through links that lead out."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class OwnFiles:
     path: Path
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Read a text file; `default` stands for a file that is not there."""
+        """Read a text file; `default` is returned if the file does not exist."""
         path = self.path / name
         if default is not None and not path.exists():
             return default
@@ -28,7 +28,7 @@ class OwnFiles:
             raise ConfigError(f"cannot read {path}: {reason}") from None
 
     def table(self, name: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Read a JSON object; `default` stands for a file that is not there."""
+        """Read a JSON object; `default` is returned if the file does not exist."""
         if default is not None and not (self.path / name).exists():
             return default
         text = self.text(name)
@@ -45,7 +45,7 @@ class OwnFiles:
         self.write(name, json_text(values, indent=2) + "\n")
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Write a file; it appears when it is complete."""
+        """Write a file; it becomes visible when it is complete."""
         path = self.path / name
         require_own_file(path, root=Path(os.path.realpath(self.path)))
         try:

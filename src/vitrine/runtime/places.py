@@ -19,7 +19,7 @@ from vitrine.runtime.remote_store import remote_system, retried, upload
 Answer = TypeVar("Answer")
 Place: TypeAlias = Path | str
 """A path of this machine, or an address as text."""
-# A disk that is written to as if it were elsewhere.
+# Prefix of a local folder that is used like a remote address.
 _DISK_SCHEME = "local://"
 
 
@@ -34,7 +34,7 @@ def suffix_of(place: Place) -> str:
 
 
 def place_exists(place: Place) -> bool:
-    """Whether there is a file at a place."""
+    """Whether a place is an existing file."""
     if not is_remote(place):
         return Path(place).is_file()
     system, path = remote_system(str(place))
@@ -47,22 +47,22 @@ class Folder(Protocol):
     address: str
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file; None if there is none."""
+        """Return the text of a file; None if it does not exist."""
 
     def names(self, folder: str = "") -> list[str]:
         """Return the names of the files in it, or in a folder of it, sorted."""
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a file; None if there is none."""
+        """Return the bytes of a file; None if it does not exist."""
 
     def writing(self, name: str) -> Any:
-        """Open a file that appears under this name when the block ends without an error."""
+        """Open a file that becomes visible under this name when the block ends without an error."""
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
 
     def put(self, file: Path, name: str) -> None:
-        """Copy a file of this machine to here; it appears when it is complete."""
+        """Copy a file of this machine to here; it becomes visible when it is complete."""
 
     def get(self, name: str, file: Path) -> None:
         """Copy a file from here to this machine."""
@@ -82,7 +82,7 @@ class LocalFolder:
         self.path, self.address = path, address or str(path)
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file; None if there is none."""
+        """Return the text of a file; None if it does not exist."""
         try:
             return (self.path / name).read_bytes()
         except FileNotFoundError:
@@ -97,14 +97,14 @@ class LocalFolder:
             return []
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a file; None if there is none."""
+        """Return the bytes of a file; None if it does not exist."""
         try:
             return (self.path / name).stat().st_size
         except FileNotFoundError:
             return None
 
     def writing(self, name: str) -> Any:
-        """Open a file that appears under this name when the block ends without an error."""
+        """Open a file that becomes visible under this name when the block ends without an error."""
         return write_atomically(self.path / name)
 
     def remove(self, name: str) -> None:
@@ -112,7 +112,7 @@ class LocalFolder:
         (self.path / name).unlink(missing_ok=True)
 
     def put(self, file: Path, name: str) -> None:
-        """Copy a file to here; it appears when it is complete."""
+        """Copy a file to here; it becomes visible when it is complete."""
         with file.open("rb") as source, self.writing(name) as target:
             shutil.copyfileobj(source, target)
 
@@ -122,7 +122,7 @@ class LocalFolder:
             shutil.copyfileobj(source, target)
 
     def remove_leftovers_of(self, names: Iterable[str]) -> None:
-        """Remove what killed processes left half written of these files; only while nobody else writes them."""
+        """Remove incomplete versions of these files, left by killed processes; only while no process writes them."""
         by_folder: dict[str, set[str]] = {}
         for name in names:
             folder, _, base = name.rpartition("/")
@@ -139,7 +139,7 @@ class RemoteFolder:
         self._system, self._root = remote_system(self.address)
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file; None if there is none."""
+        """Return the text of a file; None if it does not exist."""
         return self._asked(lambda: bytes(self._system.cat_file(self._at(name))), name)
 
     def names(self, folder: str = "") -> list[str]:
@@ -154,7 +154,7 @@ class RemoteFolder:
         return self._asked(listed, folder) or []
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a file; None if there is none."""
+        """Return the bytes of a file; None if it does not exist."""
 
         def looked_up() -> int:
             self._system.invalidate_cache()
@@ -175,7 +175,7 @@ class RemoteFolder:
         self._asked(lambda: self._system.rm_file(self._at(name)), name)
 
     def put(self, file: Path, name: str) -> None:
-        """Upload a file; it appears when it is complete."""
+        """Upload a file; it becomes visible when it is complete."""
         upload(file, f"{self.address}/{name}")
 
     def get(self, name: str, file: Path) -> None:
@@ -194,7 +194,7 @@ class RemoteFolder:
 
 @contextmanager
 def delivered(place: Place) -> Iterator[Path]:
-    """Give a local path to write to; what lies in its folder afterwards is uploaded if the place is an address.
+    """Give a local path to write to; the files in its folder are uploaded afterwards if the place is an address.
 
     Files that cannot be uploaded are kept on this machine: computing them may have taken hours.
     """

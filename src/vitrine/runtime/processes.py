@@ -1,4 +1,4 @@
-"""One process or many: rank and world size, how processes find each other, and what they exchange.
+"""One process or many: rank and world size, how processes find each other, and how they exchange values.
 
 The same command runs alone, under torchrun and under SLURM, which set rank and world size by environment variables.
 """
@@ -21,7 +21,7 @@ from vitrine.runtime.devices import choose_device
 from vitrine.runtime.launch import Launch, launched
 
 Result = TypeVar("Result")
-# How often this process has joined others; the same number in all of them.
+# How often this process has joined others; equal in all of them.
 _NUM_JOINED = itertools.count()
 
 
@@ -41,7 +41,7 @@ class Processes:
 
 @contextmanager
 def joined_processes(device: str = "auto") -> Iterator[Processes]:
-    """Join the other processes that a launcher started, if any, for the length of the block."""
+    """Join the other processes that a launcher started, if any, inside the block."""
     launch = launched()
     chosen = choose_device(device, launch.local_rank)
     processes = Processes(rank=launch.rank, world_size=launch.world_size, device=chosen)
@@ -63,7 +63,7 @@ def joined_processes(device: str = "auto") -> Iterator[Processes]:
 def shared_store(launch: Launch) -> Store:
     """Return the store where processes find each other: a new part of it after every restart and every joining.
 
-    torchrun keeps its store when it restarts processes, and with it the addresses of those that have ended.
+    torchrun keeps its store, with the addresses of processes that have ended, when it restarts processes.
     """
     address = "env://" if "MASTER_PORT" in os.environ else f"tcp://{launch.address}:{launch.port}"
     store, _, _ = next(rendezvous(address, launch.rank, launch.world_size))
@@ -122,12 +122,12 @@ def gathered(value: Result, processes: Processes) -> list[Result]:
 
 
 def rank_and_count() -> tuple[int, int]:
-    """Return the number of this process and how many there are, where no `Processes` can be passed."""
+    """Return the number of this process and how many there are, for code that cannot receive a `Processes`."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
 def all_rows(rows: Tensor) -> Tensor:
-    """Concatenate the rows of all processes, equally many of each; gradients go back to where rows are from."""
+    """Concatenate the rows of all processes, equally many from each; gradients return to the process of each row."""
     if rank_and_count()[1] == 1:
         return rows
     everything: Tensor = _AllRows.apply(rows)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Which instructions of this processor oneDNN, the library below torch's CPU products, may use. No torch."""
+"""The processor instructions that oneDNN, which computes torch's matrix products on CPUs, may use. No torch."""
 
 import contextlib
 import ctypes
@@ -17,10 +17,10 @@ CPUID_CODE = bytes.fromhex("53 89f8 89f1 0fa2 5b c3")
 
 
 def avoid_unusable_tiles() -> None:
-    """Keep oneDNN off AMX where the processor announces AMX but no tile palette; call before the first product.
+    """Disable AMX in oneDNN if the processor announces AMX but no tile palette; call before the first product.
 
     Hypervisors that hide CPUID leaf 0x1D do that. The oneDNN of torch 2.13 then configures empty tiles, and the first
-    product in bf16 kills the process with SIGILL (uxlfoundation/oneDNN#5801). A limit that is set already stays.
+    product in bf16 kills the process with SIGILL (uxlfoundation/oneDNN#5801). An existing limit is kept.
     """
     if LIMIT not in os.environ and announces_tiles() and largest_tile_palette() == 0:
         os.environ[LIMIT] = BELOW_AMX
@@ -34,7 +34,7 @@ def announces_tiles() -> bool:
 
 
 def largest_tile_palette() -> int | None:
-    """Return the largest tile palette of the processor, 0 if it reports none, None where it cannot be asked."""
+    """Return the largest tile palette of the processor, 0 if it reports none, None if it cannot be queried."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return None
     try:

@@ -1,8 +1,8 @@
 """Progress, notices and plans, sent to the current listener.
 
-Rooms below the command line never print. They wrap long loops in `track`, send sentences with `notice` and records (a
+Code below the command line never prints. They wrap long loops in `track`, send sentences with `notice` and records (a
 plan, say) with `present`. The command line listens with a live line and renders records with its views; without a
-listener all of it costs nothing.
+listener, nothing is sent.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -16,16 +16,16 @@ Item = TypeVar("Item")
 
 
 class Listener(Protocol):
-    """Hears of the work's start, each step, its end, and of remarks made on the way."""
+    """Receives the start of the work, each step, its end, and notices in between."""
 
     def start(self, what: str, total: int | None, done: int = 0) -> None:
-        """Hear that work named `what` begins, of `total` steps if that is known, `done` of them done before."""
+        """Receive the start of work named `what`, of `total` steps if known, `done` of which were done before."""
 
     def advance(self, steps: int, note: str = "") -> None:
-        """Hear that `steps` more steps are done, and how it stands."""
+        """Receive that `steps` more steps are done, with a note on the current state."""
 
     def finish(self) -> None:
-        """Hear that the work has ended, well or not."""
+        """Receive the end of the work, successful or not."""
 
     def notice(self, text: str, advice: Sequence[Advice] = ()) -> None:
         """Receive one sentence that the user should read, and parameters that would help."""
@@ -49,7 +49,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Tell nobody of what happens inside the block."""
+    """Send no progress from inside the block."""
     token = _listener.set(None)
     try:
         yield
@@ -58,7 +58,7 @@ def quiet() -> Iterator[None]:
 
 
 def track(items: Iterable[Item], what: str, *, total: int | None = None, weight: int = 1) -> Iterator[Item]:
-    """Pass `items` through and report each to the listener; `weight` is how many steps one item stands for."""
+    """Yield `items` and report each to the listener; one item counts as `weight` steps."""
     listener = _listener.get()
     if listener is None:
         yield from items
@@ -76,7 +76,7 @@ def track(items: Iterable[Item], what: str, *, total: int | None = None, weight:
 
 @contextmanager
 def announced(what: str, *, total: int, done: int = 0) -> Iterator[Callable[[int, str], None]]:
-    """Announce work of `total` steps; the block calls what it is given with steps done and a note on them."""
+    """Announce work of `total` steps; the block gets a function to call with the steps done and a note."""
     listener = _listener.get()
     if listener is None:
         yield lambda steps, note: None

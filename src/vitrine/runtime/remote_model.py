@@ -1,6 +1,6 @@
-"""A model at an address, copied to the cache of this machine: of a run, or any folder or file of weights. No torch.
+"""A model at an address (a run, or a folder or file of weights), copied to the local cache. No torch.
 
-A run's checkpoints stay where they are. Copies that were used least recently are removed when they take more than
+A run's checkpoints stay where they are. The least recently used copies are removed when all together exceed
 $VITRINE_CACHE_GB.
 """
 
@@ -25,14 +25,14 @@ from vitrine.runtime.run_manifest import MANIFEST, Manifest, read_manifest
 from vitrine.spelling import printable
 
 COPIES = "models-at-addresses"
-# Files of a run that no use of its model reads.
+# Files of a run that are not needed to use its model.
 _LEFT_THERE = ("checkpoints/", "sweep/", "folds/", "tensorboard/", "wandb/", "pictures/")
 _CONFIG = "config.json"
 _KEEP_SECONDS = 3600.0
 
 
 def is_address(model: str | Path) -> bool:
-    """Whether a model is named by an address of a store; URLs and ids of the hub are read elsewhere."""
+    """Whether a model is named by an address of a store; URLs and hub ids are handled elsewhere."""
     return isinstance(model, str) and is_remote(model) and not re.match(r"https?://|hf-hub:", model)
 
 
@@ -71,7 +71,7 @@ def _files_of_model(address: str) -> list[tuple[str, str]]:
 
 
 def _copied(address: str, manifest: Manifest) -> Path:
-    """Copy what a manifest names, but the checkpoints."""
+    """Copy the files that a manifest names, except for checkpoints."""
     files = {name: entry for name, entry in manifest.files.items() if not name.startswith(_LEFT_THERE)}
     if not files:
         raise ConfigError(f"the run at {printable(address)} has not written anything yet")
@@ -83,7 +83,7 @@ def _copied(address: str, manifest: Manifest) -> Path:
 
 
 def _downloaded(address: str, files: dict[str, str], *, stamp: str) -> Path:
-    """Copy files of which only a stamp is known: they are complete once the folder has its name."""
+    """Copy files whose checksums are unknown: they are complete once the folder has its final name."""
     folder, store = _folder_of(f"{address}/{' '.join(files)}", stamp), open_folder(address)
     with wait_for_lock(folder):
         if not folder.is_dir():
@@ -103,7 +103,7 @@ def _folder_of(address: str, version: str) -> Path:
 
 
 def _used(folder: Path) -> None:
-    """Note the use of a copy, and remove others while all together are too large."""
+    """Mark a copy as used, and remove others while all together are too large."""
     os.utime(folder)
     make_room(keep=folder)
 

@@ -1,7 +1,7 @@
-"""Keep a run at an address: its working folder of this machine is published there, and fetched to resume. No torch.
+"""Keep a run at an address: its local working folder is published there, and fetched to resume. No torch.
 
-Every publication uploads what has changed and then writes the manifest, so a kill at any moment leaves the run as it
-was published last. The token of the manifest tells a process that another one has continued the same run.
+Every publication uploads changed files and then writes the manifest, so a kill at any moment leaves the run as last
+published. By the manifest's token, a process notices that another one has continued the same run.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from vitrine.runtime.run_address import (
 from vitrine.runtime.run_manifest import MANIFEST, VERSIONS, Entry, Manifest, read_manifest, write_manifest
 from vitrine.spelling import printable
 
-# Files up to this size are read into memory: what is uploaded is what was hashed, even if somebody appends to them.
+# Files up to this size are read into memory, so that the hashed bytes are uploaded even if the file grows meanwhile.
 _SMALL_BYTES = 32 * 2**20
 # Names of files that are being downloaded, and of the checkpoint before the last (training/saving.py), which nobody
 # needs beside a publication that is whole.
@@ -39,7 +39,7 @@ _DOWNLOAD, _OLDER = ".download", (".old", ".new")
 
 
 def begin_remote_run(address: str, *, may_replace: bool) -> Path:
-    """Create an empty working folder for a new run at an address; refuse to replace a run unless that is wanted."""
+    """Create an empty working folder for a new run at an address; replace an earlier run only if `may_replace`."""
     store, folder = _store(address), working_folder(address)
     with wait_for_lock(folder), as_checkpoint_errors():
         before = read_manifest(store)
@@ -53,7 +53,7 @@ def begin_remote_run(address: str, *, may_replace: bool) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         empty = Manifest(token=_new_token(), files={})
-        write_manifest(store, empty)  # refused here if nothing can be written there
+        write_manifest(store, empty)  # fails here if the address is not writable
         _remove(store, set() if before is None else before.used)
         _remove_versions(store, empty)
         write_state(folder, WorkingState(address=store.address, token=empty.token))
@@ -61,7 +61,7 @@ def begin_remote_run(address: str, *, may_replace: bool) -> Path:
 
 
 def discard_remote_run(path: Path) -> None:
-    """Remove the trace of a run that was begun at an address and never wrote a file."""
+    """Remove the manifest of a run that was started at an address and never wrote a file."""
     folder = root_of(path)
     state = None if folder is None else read_state(folder)
     if folder is not None and state is not None:
@@ -71,9 +71,9 @@ def discard_remote_run(path: Path) -> None:
 
 
 def fetch_run(address: str, *, takes_over: bool = False) -> Path:
-    """Bring the working folder of a run to what is published, or leave it if it is what has been published from here.
+    """Update the working folder of a run to the published state, unless that state was published from this folder.
 
-    With `takes_over`, whoever has continued the run until now is refused from now on.
+    With `takes_over`, a process that has continued the run so far can no longer publish.
     """
     store, folder = _store(address), working_folder(address)
     with wait_for_lock(folder), as_checkpoint_errors():
@@ -97,7 +97,7 @@ def fetch_run(address: str, *, takes_over: bool = False) -> Path:
 def publish_run(path: Path, *, is_final: bool = False) -> None:
     """Upload what has changed in the working folder that `path` is in; nothing for any other path.
 
-    After the final publication every file lies under its own name.
+    After the final publication, every file has its own name.
     """
     folder = root_of(path)
     state = None if folder is None else read_state(folder)
@@ -113,7 +113,7 @@ def publish_run(path: Path, *, is_final: bool = False) -> None:
 def _published(
     folder: Path, store: Folder, state: WorkingState, *, moves_versions: bool = False
 ) -> tuple[Manifest, WorkingState]:
-    """Upload new and changed files, write the manifest, then remove what it no longer names."""
+    """Upload new and changed files, write the manifest, then remove files that it no longer names."""
     before = read_manifest(store)
     if before is None or not state.knows(before.token):
         raise ConfigError(
@@ -140,7 +140,7 @@ def _published(
 
 
 def _uploaded(file: Path, name: str, store: Folder, before: Manifest, known: Entry | None) -> Entry:
-    """Upload a file under a name that nobody reads, unless its content is there."""
+    """Upload a file under a new name, unless its content is there already."""
     size = file.stat().st_size
     content = file.read_bytes() if size <= _SMALL_BYTES else None
     digest = sha256_of(file) if content is None else hashlib.sha256(content).hexdigest()
@@ -156,7 +156,7 @@ def _uploaded(file: Path, name: str, store: Folder, before: Manifest, known: Ent
 
 
 def download_files(files: dict[str, Entry], store: Folder, folder: Path, *, what: str) -> None:
-    """Download files of a manifest into a folder, and compare their checksums; those that are there stay."""
+    """Download files of a manifest into a folder, and compare their checksums; existing ones are kept."""
     for name, entry in track(sorted(files.items()), what):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ def _download_into(folder: Path, store: Folder, manifest: Manifest) -> None:
 
 
 def _stats(folder: Path, *, with_all: bool = False) -> dict[str, tuple[int, int]]:
-    """Return bytes and time of every file of a run; locks, what is half written and older checkpoints are none."""
+    """Return bytes and time of every file of a run; without locks, incomplete files and older checkpoints."""
     stats = {}
     for parent, folders, names in os.walk(folder):
         if not with_all:
@@ -189,7 +189,7 @@ def _stats(folder: Path, *, with_all: bool = False) -> dict[str, tuple[int, int]
         for name in names:
             file = Path(parent) / name
             if (with_all or _is_of_run(name)) and not file.is_symlink():
-                with suppress(FileNotFoundError):  # somebody has just put another in its place
+                with suppress(FileNotFoundError):  # it has just been replaced
                     stat = file.stat()
                     stats[file.relative_to(folder).as_posix()] = (stat.st_size, stat.st_mtime_ns)
     return dict(sorted(stats.items()))
@@ -206,7 +206,7 @@ def _remove(store: Folder, names: set[str]) -> None:
 
 
 def _remove_versions(store: Folder, manifest: Manifest) -> None:
-    """Remove what killed publications have left."""
+    """Remove the leftovers of killed publications."""
     versions = {f"{VERSIONS}/{name}" for name, _ in walk_remote(f"{store.address}/{VERSIONS}")}
     _remove(store, versions - manifest.used)
 

@@ -32,7 +32,7 @@ def upload(file: Path, address: str) -> None:
     system, place = remote_system(address)
     try:
         retried(lambda: system.put_file(str(file), place), address)
-    except FileNotFoundError as error:  # the bucket, since the file is there
+    except FileNotFoundError as error:  # the bucket is missing, since the file exists
         raise DataError(f"cannot write {printable(address)}: {error}") from error
 
 
@@ -46,12 +46,12 @@ def read_remote(address: str, *, start: int | None = None, end: int | None = Non
 
 
 def walk_remote(address: str) -> Iterator[tuple[str, int]]:
-    """Yield path below the address and bytes of every file there; a folder at a time."""
+    """Yield path and size in bytes of every file below an address, one folder at a time."""
     system, root = remote_system(address)
     root = root.rstrip("/")
 
     def failed(error: OSError) -> None:
-        if isinstance(error, FileNotFoundError):  # nothing is there, and nothing is listed
+        if isinstance(error, FileNotFoundError):  # the folder does not exist: nothing to list
             return
         raise DataError(f"cannot list {printable(address)}: {error}") from error
 
@@ -64,7 +64,7 @@ def walk_remote(address: str) -> Iterator[tuple[str, int]]:
 
 
 def names_at(address: str) -> list[str]:
-    """Return the names of files and folders directly at an address; none where it does not exist."""
+    """Return the names of files and folders directly at an address; empty if it does not exist."""
     system, path = remote_system(address)
 
     def listed() -> list[str]:
@@ -84,7 +84,7 @@ def matches_at(pattern: str) -> list[str]:
 
 
 def remote_stamp(address: str) -> tuple[int, str]:
-    """Return the bytes of a file at an address, and a text that changes with its content, or nothing."""
+    """Return the bytes of a file at an address, and a text that changes with its content, or None."""
     system, path = remote_system(address)
     try:
         facts = retried(lambda: dict(system.info(path)), address)
@@ -95,7 +95,7 @@ def remote_stamp(address: str) -> tuple[int, str]:
 
 
 def retried(work: Callable[[], Answer], address: str) -> Answer:
-    """Try something over a network a few times; a missing file is final."""
+    """Retry a network operation a few times; a missing file is not retried."""
     for attempt in range(_ATTEMPTS):
         try:
             return work()

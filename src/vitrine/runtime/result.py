@@ -1,6 +1,6 @@
 """The results of verbs: frozen records with a short repr, and a table in notebooks.
 
-A result holds data and no words; the command line shows it with a view. In Python its repr names every field that
+A result contains data, not text; the command line shows it with a view. In Python its repr names every field that
 has a value and abbreviates what is long: `PredictResult(model='box', num_pictures=3, predictions=<3 Prediction>)`.
 """
 
@@ -43,12 +43,12 @@ def shown_fields(record: Any) -> list[tuple[str, str]]:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a field says nothing: None, or an empty list or table."""
+    """Whether a field is empty: None, or an empty list or table."""
     return value is None or (isinstance(value, Sequence | Mapping | AbstractSet) and not value)
 
 
 def abbreviated(value: Any) -> str:
-    """Write a value in a few words: a long list as its length and what is in it, an array as its shape."""
+    """Write a value in a few words: a long list as its length and type of items, an array as its shape."""
     if isinstance(value, str | Path):
         text = str(value)
         return repr(text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 3] + "...")
@@ -65,12 +65,12 @@ def abbreviated(value: Any) -> str:
 
 
 def kind_of(values: Any) -> str:
-    """Name the kind of the first of several values."""
+    """Name the type of the first of several values."""
     return next((type(value).__name__ for value in values), "items")
 
 
 def in_brackets(brackets: str, items: Sequence[str], values: Any, *, kind: str) -> str:
-    """Write out a few short items; of more, or longer ones, only how many there are."""
+    """Write out a few short items; of more or longer items, only their number."""
     text = ", ".join(items)
     if len(values) > MOST_ITEMS or len(text) > MOST_LETTERS:
         return f"<{len(values):,} {kind}>"

@@ -1,4 +1,4 @@
-"""Runs that are kept at an address: which folder of this machine is the working copy of which address. No torch.
+"""Runs that are kept at an address: the local folder that is the working copy of each address. No torch.
 
 A run at `s3://bucket/runs/x` is trained in a folder of the cache and published from there. Only folders of the cache
 are ever published: a run folder from elsewhere cannot name an address to write to.
@@ -27,9 +27,9 @@ class WorkingState:
     token: str
     """Token of the manifest that the working folder was fetched from or published as."""
     pending: str | None = None
-    """Token of the manifest that was being written when this was noted; it may have arrived or not."""
+    """Token of a manifest that was being written when this was saved; it may have arrived or not."""
     stats: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Bytes and time of the files as they were then, by name; files that have not changed are not read again."""
+    """Size and time of the files at that moment, by name; unchanged files are not read again."""
 
     def knows(self, token: str) -> bool:
         """Whether a manifest is the one that this machine has fetched or written."""
@@ -37,7 +37,7 @@ class WorkingState:
 
 
 def key_of(address: str) -> str:
-    """Return a short name for an address that no other address has."""
+    """Return a short name that is unique to an address."""
     address = address.rstrip("/")
     digest = hashlib.sha256(address.encode()).hexdigest()[:_KEY_DIGITS]
     return f"{PurePosixPath(address).name[:_NAME_LENGTH]}-{digest}"
@@ -54,7 +54,7 @@ def state_file(folder: Path) -> Path:
 
 
 def read_state(folder: Path) -> WorkingState | None:
-    """Read the state of a working folder; None where it was never completely fetched or published."""
+    """Read the state of a working folder; None if it was never completely fetched or published."""
     try:
         values: dict[str, Any] = parse_json(state_file(folder).read_text(encoding="utf-8"))
         stats = {name: (int(size), int(time)) for name, (size, time) in values["stats"].items()}
@@ -94,5 +94,5 @@ def address_of(path: Path) -> str | None:
 
 
 def shown_place(path: Path | str) -> str:
-    """Write a path for people: the address where it is the working copy of one."""
+    """Format a path for people: as an address if it is the working copy of one."""
     return (address_of(path) if isinstance(path, Path) else None) or str(path)

@@ -10,11 +10,11 @@ data.json          sizes, fingerprints and problems of the data
 metrics.jsonl      one record per line: logged steps and evaluations
 log.txt            notices with their time
 checkpoints/       last, best and stopped: weights and optimizer state
-closed_form/       the model with the head that was solved before training: usable from the first minute on
+closed_form/       the model with the head that was solved before training: usable within a minute
 model/             the trained model with its record
 pictures/          what the model sees along the way, for objectives that draw it
 sweep/             one run folder per learning rate that was tried
-folds/             one run folder per fold of a cross-validation that is under way
+folds/             one run folder per fold of a running cross-validation
 left_out.safetensors  logits of the images that were left out in turn, for the page
 report.html        the page of the run
 """
@@ -44,7 +44,7 @@ RECORD, RECIPE, METRICS, CHECKPOINTS, MODEL = (
 )
 # A folder that holds one of these is not overwritten unless asked for.
 RESULTS = (RECIPE, METRICS, CHECKPOINTS, MODEL)
-# Everything that a run writes, and so all that overwriting removes.
+# Everything that a run writes; overwriting removes all of it.
 WRITTEN = (
     *RESULTS, RECORD, "command.txt", "environment.json", "classes.json", "split.csv", "data.json", "log.txt",
     "pictures", "sweep", "folds", "closed_form", "tensorboard", "wandb", "left_out.safetensors",
@@ -108,7 +108,7 @@ class RunFolder:
 
     @property
     def left_out_file(self) -> Path:
-        """Logits of the training images by classifiers that were fitted without them."""
+        """Logits of the training images, from classifiers that were fitted without them."""
         return self.path / "left_out.safetensors"
 
     @property
@@ -118,12 +118,12 @@ class RunFolder:
 
     @property
     def closed_form(self) -> Path:
-        """The model as it was before training, with the head that was solved in closed form."""
+        """The model before training, with the head that was solved in closed form."""
         return self.path / "closed_form"
 
     @property
     def adapter(self) -> Path:
-        """The trained adapters alone, in PEFT's format; of a run that trains them."""
+        """The trained adapters alone, in PEFT's format, if the run trains adapters."""
         return self.path / "adapter"
 
     @property
@@ -165,7 +165,7 @@ class RunFolder:
             _remove(self.path / "folds")
 
     def trained_at(self) -> float:
-        """Return the time of the last step; a report that is written again does not count."""
+        """Return the time of the last step; rewriting the report does not change it."""
         files = (self.record_file, self.metrics_file)
         return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
@@ -174,15 +174,15 @@ class RunFolder:
         return RunRecord.from_values(self._files.table(RECORD), path=self.record_file)
 
     def read_recipe(self) -> str:
-        """Read the recipe as it was written."""
+        """Read the recipe as text."""
         return self._files.text(RECIPE)
 
     def read_command(self) -> str:
-        """Read the command line; empty where it was not kept."""
+        """Read the command line; empty if it was not recorded."""
         return self._files.text("command.txt", "").strip()
 
     def read_environment(self) -> dict[str, Any]:
-        """Read versions and machine; empty where they were not kept."""
+        """Read versions and machine; empty if they were not recorded."""
         return self._files.table("environment.json", {})
 
     def read_classes(self) -> list[str]:
@@ -193,11 +193,11 @@ class RunFolder:
         return [str(name) for name in names]
 
     def read_data(self) -> dict[str, Any]:
-        """Read what the data was; empty where that was not kept."""
+        """Read the facts about the data; empty if they were not recorded."""
         return self._files.table("data.json", {})
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Read all records; a line that was cut short, as by a power cut, is skipped."""
+        """Read all records; an incomplete line, as after a power cut, is skipped."""
         return read_metrics(self._files.text(METRICS, ""))
 
     def write_record(self, record: RunRecord) -> None:
@@ -239,14 +239,14 @@ class RunFolder:
         return self._files.append(METRICS)
 
     def clear(self) -> None:
-        """Remove everything that a run writes: an earlier run's weights must not be taken for a new one's."""
+        """Remove everything that a run writes, so that weights of an earlier run are never used in a new one."""
         for name in WRITTEN:
             _remove(self.path / name)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep other processes from writing to this run for the length of the block; refuse if one does already.
+        """Keep other processes from writing to this run inside the block; refuse if one does already.
 
-        The lock lies inside the folder: beside it, as with /out, nothing may be writable.
+        The lock is inside the folder, as the parent folder may not be writable (with /out, for example).
         """
         self.require_own_files()
         return require_lock(

@@ -1,7 +1,7 @@
 """The manifest of a run at an address: its files, their checksums, and where each of them lies. No torch.
 
-The manifest is written last. A file that it names is never overwritten: a new version is put under `_versions/` until
-a later manifest names it, so whoever reads a manifest finds every file as it was when the manifest was written.
+The manifest is written last. A file that it names is never overwritten: a new version is written under `_versions/`
+until a later manifest names it, so a reader of a manifest finds every file as it was when the manifest was written.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class Entry:
     """One file of a run."""
 
     at: str
-    """Its place below the address: under its own name, or as a version."""
+    """Its path below the address: under its own name, or as a version."""
     bytes: int
     sha256: str
 
@@ -33,21 +33,21 @@ class Manifest:
     """All files of a run at one moment."""
 
     token: str
-    """Identifies this manifest alone: a process that finds another one knows that somebody else has written."""
+    """Unique to this manifest: a process that finds another token knows that another process has written."""
     files: Mapping[str, Entry]
 
     @property
     def used(self) -> set[str]:
-        """The places of the files."""
+        """The paths of the files."""
         return {entry.at for entry in self.files.values()}
 
     def place_for(self, name: str, sha256: str) -> str:
-        """Return where a new version of a file can be put without overwriting one that is named here."""
+        """Return a path for a new version of a file that overwrites none of the named files."""
         return name if name not in self.used else f"{VERSIONS}/{sha256[:_DIGITS]}/{name}"
 
 
 def read_manifest(store: Folder) -> Manifest | None:
-    """Read the manifest of a run; None where there is none."""
+    """Read the manifest of a run; None if there is none."""
     content = store.read(MANIFEST)
     if content is None:
         return None

@@ -17,7 +17,7 @@ class RunRecord:
 
     verb: str
     data: str
-    """Address of the data set, absolute where it is a path."""
+    """Address of the data set; a path is absolute."""
     device: str
     workers: int
     model: Mapping[str, Any]
@@ -32,7 +32,7 @@ class RunRecord:
     """The rule that keeps images on one side of a split."""
     shard: bool = False
     trains_on_all: bool = False
-    """Whether the held-out images are trained on too, as after a sweep."""
+    """Whether the run also trains on the held-out images, as after a sweep."""
     is_sweeping: bool = False
     """Whether learning rates are still being tried."""
     is_cross_validating: bool = False
@@ -49,7 +49,7 @@ class RunRecord:
     closed_form: Mapping[str, Any] | None = None
     """Score of the head that was solved before training."""
     licence: str | None = None
-    """Licence of the weights that the run started from, where it is known."""
+    """Licence of the weights that the run started from, if known."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], *, path: Path) -> Self:
@@ -63,14 +63,14 @@ class RunRecord:
 
 
 def read_metrics(text: str) -> list[dict[str, Any]]:
-    """Read the lines of metrics.jsonl; a line that was cut short, as by a power cut, is skipped."""
+    """Read the lines of metrics.jsonl; an incomplete line, as after a power cut, is skipped."""
     return [
         record for line in text.splitlines() if (record := _parsed(line)) is not None and "step" in record
     ]
 
 
 def metrics_until(done_steps: int, text: str) -> str:
-    """Return the lines of metrics.jsonl up to a step; lines that cannot be read are dropped."""
+    """Return the lines of metrics.jsonl up to a step; unreadable lines are dropped."""
     return "".join(line + "\n" for line in text.splitlines() if _step_of(line) <= done_steps)
 
 

@@ -1,4 +1,4 @@
-"""Cores of this process, and work in threads with bounded memory, errors passed on and a clean end. No torch."""
+"""Cores of this process, and work in threads: bounded memory, errors raised in the caller, clean end. No torch."""
 
 import os
 from collections import deque
@@ -8,12 +8,12 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# Items in progress at once per worker: bounds the memory whatever their number.
+# Items in progress per worker at a time, which bounds the memory for any number of items.
 _ITEMS_PER_WORKER = 16
 
 
 def available_cores() -> int:
-    """Count the cores that this process may use: those it is bound to if the system reports them, else all."""
+    """Count the cores that this process may use: those in its affinity mask if the system reports it, else all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

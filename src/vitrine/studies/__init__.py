@@ -1,1 +1,1 @@
-"""The paper's experiments at any scale: lists of runs, the pool that runs them, results, verdicts and pages."""
+"""The paper's experiments at any scale: lists of runs, their process pool, results, verdicts and pages."""

@@ -1,4 +1,4 @@
-"""The data of a study: small sets become arrays of the study's sizes, written once and mapped by every process."""
+"""The data of a study: small sets become arrays at the study's sizes, memory-mapped by every process."""
 
 import hashlib
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _READ_BATCH = 256
 
 @dataclass(frozen=True, kw_only=True)
 class StudyData:
-    """One data set, known to every process of a study."""
+    """One data set of a study, as every process receives it."""
 
     address: str
     folder: Path
@@ -35,7 +35,7 @@ class StudyData:
 
     @property
     def test_split(self) -> str:
-        """The split that results are measured on."""
+        """The split for the results."""
         return "test" if "test" in self.counts else "val"
 
 
@@ -129,7 +129,7 @@ _OPENED: dict[tuple[Path, int], dict[str, Source]] = {}
 
 
 def splits_of(data: StudyData, size: int) -> dict[str, Source]:
-    """Open a set at a size, once per process: mapped arrays, or the set itself if it is large."""
+    """Open a set at a size, once per process: memory-mapped arrays, or the set itself if it is large."""
 
     if (data.folder, size) not in _OPENED:
         splits: dict[str, Source] = {}

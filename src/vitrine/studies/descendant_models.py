@@ -13,9 +13,9 @@ from vitrine.studies.scales import Scale, vit
 PLAIN, TOKENS, PEG, PYRAMID, WORDS, TAUGHT = (
     "plain ViT", "+ T2T tokens", "+ PEG", "PVT v2", "TNT", "+ DeiT's token",
 )  # fmt: skip
-# Matrix products and our kernels want multiples of it.
+# Matrix products and our kernels are fast for multiples of it.
 ALIGNED = 8
-# Share of the parameters by which a pyramid may differ, if its compute is closer then.
+# Largest relative difference in parameters of a pyramid, if its compute is then closer.
 CLOSE = 0.04
 
 
@@ -25,7 +25,7 @@ def plain(scale: Scale, num_classes: int) -> ViTConfig:
 
 
 def with_tokens(scale: Scale, num_classes: int) -> ModelConfig:
-    """Replace the patch projection by T2T's soft splits; the MLPs are narrower by as much."""
+    """Replace the patch projection by T2T's soft splits; narrower MLPs offset its parameters."""
     strides = (4, 2, 2) if scale.is_paper else (2, scale.patch_size // 2)
     stem = TokensToTokenConfig(
         kernels=(7, 3, 3) if scale.is_paper else (3, 3), strides=strides,
@@ -48,9 +48,10 @@ def with_peg(scale: Scale, num_classes: int) -> ModelConfig:
 
 
 def pyramid(scale: Scale, num_classes: int) -> ModelConfig:
-    """Return a PVT v2; of small images, its first map has every pixel.
+    """Return a PVT v2; for small images, its first map has one cell per pixel.
 
-    Cells of 4 pixels, as for large images, would leave a fifteenth of the compute: at as much of it, 1,500 passes.
+    Cells of 4 pixels, as for large images, would need a fifteenth of the compute per image: for equal compute, 1,500
+    passes over the data.
     """
     side, base = scale.image_size, cost_of(plain(scale, num_classes))
     shapes = [
@@ -108,7 +109,7 @@ METHODS: dict[str, Callable[[Scale, int], ModelConfig]] = {
 
 @functools.cache
 def model_of(name: str, scale: Scale, num_classes: int) -> ModelConfig:
-    """Return the model of a method; finding one of equal size takes a while."""
+    """Return the model of a method; cached, because the search for one of equal size is slow."""
     return METHODS[name](scale, num_classes)
 
 

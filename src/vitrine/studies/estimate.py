@@ -2,7 +2,7 @@
 
 Operations are counted as in Table 6 (`vitrine.models.cost`), including the final evaluation. A run takes as long as
 its operations at a share of the device's matmul rate (half for compiled models, as in `vitrine plan`), or as its
-kernel launches, whichever is longer; parallel runs share the device and launch independently. A CUDA graph is
+kernel launches, whichever takes longer; parallel runs share the device and launch independently. A CUDA graph is
 launched as one kernel.
 """
 
@@ -20,7 +20,7 @@ from vitrine.studies.record import Run
 from vitrine.training.optimizer import Layers
 
 FORWARD_FLOPS_PER_MAC = 2
-# Share of the matmul rate that a training step reaches: half for a large compiled model (measured, see
+# Fraction of the matmul rate that a training step reaches: half for a large compiled model (measured, see
 # docs/experiments.md); small models that are not compiled spend most of a step outside matrix products,
 # ResNets with their group norms even more. The last two are assumptions.
 SHARE_COMPILED, SHARE_EAGER, SHARE_RESNET = 0.5, 0.2, 0.06
@@ -109,7 +109,7 @@ def exaflops_of(run: Run, steps: int) -> float:
 
 
 def views_of(run: Run) -> float:
-    """Return how many whole images, forward and backward, a step reads for each of its batch."""
+    """Return the cost of a step in whole images, forward and backward, per image of its batch."""
     objective = run.recipe.objective
     macs = cost_of(run.model).macs
     forward = objective.forward_macs(macs, teacher_macs=0, visits=1.0) / macs

@@ -39,7 +39,7 @@ class StudyPlan:
     num_runs: int
     num_unfinished: int
     cost: Estimate | None
-    """None where nothing is left to do."""
+    """None if nothing is left to do."""
     jobs: int
     rate: MatmulRate | None
 
@@ -116,13 +116,13 @@ def _run_all(
 ) -> tuple[list[str], Sequence[Plan]]:
     """Run everything; a study's page is written as soon as its last run ends.
 
-    Return what failed, and the plans with the runs whose rates were chosen on the way.
+    Return what failed, and the plans with the runs whose rates were chosen meanwhile.
     """
     left = Counter((run.on, run.study) for run in todo)
     failed: dict[str, str] = {}
 
     def released() -> list[Run]:
-        """Return the runs whose rate the last run has decided."""
+        """Return the runs whose learning rate the last run determined."""
         nonlocal plans
         if not any(plan.study.search for plan in plans):
             return []

@@ -20,7 +20,7 @@ from vitrine.studies.record import Run
 
 EVALUATION_BATCH = 1000
 SHOTS, DRAWS = 5, 5
-# Images per class from which the few labelled ones are drawn.
+# Images per class from which the few labelled images are drawn.
 SUPPORT = 50
 
 

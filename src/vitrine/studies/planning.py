@@ -1,4 +1,4 @@
-"""From studies, a scale and data to plans: every run, its key, what is left to do, and the rates of a search."""
+"""From studies, a scale and data to plans: every run, its key, what is left to do, and rates of a search."""
 
 import dataclasses
 import shlex
@@ -18,7 +18,7 @@ PAGE = "index.html"
 
 @dataclass(frozen=True, kw_only=True)
 class DataFacts:
-    """Numbers of the data that a list of runs, and its cost, depend on."""
+    """Facts about the data on which a list of runs and its cost depend."""
 
     num_classes: int
     num_images: int
@@ -33,18 +33,18 @@ class Plan:
     study: Study
     runs: tuple[Run, ...]
     keys: Mapping[str, str]
-    """Hash of everything that decides a run's result, by the run's name."""
+    """Hash of everything that determines a run's result, by the run's name."""
     data: Mapping[str, StudyData]
     out: Path
     series: str
-    """A hash of scale and data: results of one series may be compared."""
+    """A hash of scale and data: results of one series are comparable."""
     command: str
     num_expected: int
-    """All runs, also those that wait for a rate."""
+    """All runs, including those that wait for a rate."""
     remake: Callable[[Mapping[str, float]], "Plan"]
     """Return this plan with the runs whose rates are chosen."""
     on: str = ""
-    """The data set, if a call has several."""
+    """Name of the data set, if a call has several."""
 
     @property
     def folder(self) -> Path:
@@ -62,7 +62,7 @@ class Plan:
         return [by_key[self.keys[run.name]] for run in self.runs if self.keys[run.name] in by_key]
 
     def unfinished(self) -> list[Run]:
-        """Return the runs left to do, and finished ones whose weights are needed again and are gone."""
+        """Return the runs left to do, and finished ones whose weights are needed again but were removed."""
         done = {result.key for result in self.finished()}
         left = {run.name for run in self.runs if self.keys[run.name] not in done}
         for run in self.runs:
@@ -82,9 +82,9 @@ def make_plans(
     out: Path,
     compiles: bool,
 ) -> list[Plan]:
-    """List the runs of every study for this data: one set, or several with commas between.
+    """List the runs of every study for this data: one set, or several separated by commas.
 
-    A study that searches learning rates does so on the first set; all sets take the rates that are best there.
+    A study that searches learning rates does so on the first set; all sets use the rates that are best there.
     """
     scale = dataclasses.replace(scale, compiles=True) if compiles else scale
     addresses = addresses_in(data)
@@ -154,7 +154,7 @@ def plans_on(
 
 
 def describe_all(data: str, target: str | None, *, folder: Path) -> dict[str, StudyData]:
-    """Open the data set and every target (several with commas between), and describe them."""
+    """Open the data set and every target (several, separated by commas), and describe them."""
     sets = {"data": describe_data(data, folder=folder)}
     for number, address in enumerate(part for part in (target or "").split(",") if part):
         sets[f"target{number}"] = describe_data(address, folder=folder)
@@ -162,7 +162,7 @@ def describe_all(data: str, target: str | None, *, folder: Path) -> dict[str, St
 
 
 def facts_of(sets: Mapping[str, StudyData]) -> DataFacts:
-    """Return the numbers of the data sets that lists of runs depend on."""
+    """Return the facts about the data sets on which lists of runs depend."""
     own = sets["data"]
     return DataFacts(
         num_classes=len(own.classes),
@@ -228,7 +228,7 @@ def chosen_rates(plans: Sequence[Plan], *, failed: Collection[str] = ()) -> dict
 
 
 def with_rates(plans: Sequence[Plan], *, failed: Collection[str] = ()) -> list[Plan]:
-    """Return the plans with every run whose rate is chosen."""
+    """Return the plans, with every run whose rate has been chosen."""
     rates = chosen_rates(plans, failed=failed)
     return [plan.remake(rates.get(plan.study.name, {})) if plan.study.search else plan for plan in plans]
 

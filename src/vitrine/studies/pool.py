@@ -1,4 +1,4 @@
-"""Many runs, a few at a time: processes that import torch once and execute one run after another.
+"""A process pool for runs: each process imports torch once and executes one run after another.
 
 A run starts when the run whose weights it needs has finished. A process whose parent dies saves its run and ends, so
 that the next call continues there.
@@ -27,7 +27,7 @@ WATCH_SECONDS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """A run that ended, with its measurements or the reason of its failure."""
+    """A run that ended, with its measurements or the reason for its failure."""
 
     run: Run
     values: dict[str, Any] | None
@@ -50,7 +50,7 @@ def carry_out_all(
 ) -> Iterator[Done]:
     """Yield every run as it ends; `runs` must be in order; `names` distinguishes runs of several studies.
 
-    After every run, `more` returns the runs that have become possible.
+    After every run, `more` returns the runs that can now start.
     """
     waiting = longest_first(runs)
     if jobs <= 1:
@@ -75,7 +75,7 @@ def carry_out_all(
                 try:
                     values, reason = connection.recv()
                     idle.append(connection)
-                except (EOFError, OSError):  # the process is gone, and the run with it
+                except (EOFError, OSError):  # the process died during the run
                     values, reason = None, "its process died (out of memory, or killed)"
                 pending.discard(names(run))
                 yield Done(run=run, values=values, reason=reason)
@@ -103,7 +103,7 @@ def taken_by(run: Run, idle: list[Connection]) -> Connection | None:
 
 
 def may_start(run: Run, others: Sequence[Run]) -> bool:
-    """Whether a run may start while others run: speed is measured alone."""
+    """Whether a run may start while others run: measurements of speed run alone."""
     return not others if run.work == "speed" else not any(other.work == "speed" for other in others)
 
 
@@ -111,8 +111,8 @@ def longest_first(runs: Sequence[Run]) -> list[Run]:
     """Sort the runs of each study by the cost of each and of the runs that wait for it, highest first.
 
     One data set comes before the next, and one seed of every study before the next seed of any, so that results can
-    be read if time runs out; within a seed, studies keep their order. A search comes first of all, checks and runs
-    that must be alone come last.
+    be read if time runs out; within a seed, studies keep their order. Searches come first; checks and runs
+    that must run alone come last.
     """
 
     cost = {id(run): exaflops_of(run, run.recipe.training.total_steps) for run in runs}
@@ -178,7 +178,7 @@ def one_by_one(
 
 
 def attempted(run: Run, work: Work, context: Any) -> tuple[dict[str, Any] | None, str]:
-    """Execute one run; return the reason of a failure, and let an interruption through."""
+    """Execute one run; return the reason of a failure, and re-raise an interruption."""
     try:
         return work(run, context), ""
     except VitrineError as error:

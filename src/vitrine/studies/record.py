@@ -18,7 +18,7 @@ from vitrine.studies.verdicts import Finding
 Role = Literal["measured", "preparation", "search", "check"]
 Work = Literal["training", "speed"]
 Use = Literal["weights", "teacher"]
-# Settings of when and where a run is carried out, which do not change its result.
+# Settings for when and where a run is executed, which do not change its result.
 PLACE_FIELDS = ("needs_rate", "on", "turn", "folder", "before")
 # The fields of a run that its key depends on, beside model and recipe (`vitrine.studies.run_keys`).
 KEY_FIELDS = (
@@ -60,13 +60,13 @@ class Run:
     model: ModelConfig
     recipe: Recipe
     data: str = "data"
-    """Which set it reads: `data`, or `target0`..."""
+    """The data set that it reads: `data`, or `target0`..."""
     num_images: int | None = None
-    """How many training images, drawn at random by the seed; None for all."""
+    """Number of training images, drawn at random by the seed; None for all."""
     after: str | None = None
     """The run that must be finished first."""
     uses: Use = "weights"
-    """The inputs from the run before: weights to start from, or the whole model as its teacher."""
+    """What it uses of that run: weights to start from, or the whole model as its teacher."""
     keeps_positions: bool = True
     """Whether position embeddings from another resolution are resampled; otherwise they are new."""
     probes: bool = False
@@ -76,21 +76,21 @@ class Run:
     needs_rate: str = ""
     """The method whose search must have chosen a rate first."""
     on: str = ""
-    """The data set, if a call has several."""
+    """Name of the data set, if a call has several."""
     turn: int = 0
-    """The place of that data set in the call."""
+    """The position of that data set in the call."""
     folder: Path | None = None
     """Folder of its checkpoints; set by the plan."""
     before: Path | None = None
-    """The folder of the run before it."""
+    """Folder of the run that must be finished first."""
 
     @property
     def name(self) -> str:
-        """A name that is unique in the study and fit for a folder."""
+        """A name that is unique in the study and valid as a folder name."""
         return f"{self.group}-seed{self.seed}"
 
     def key(self, fingerprints: Mapping[str, str], *, before: str = "") -> str:
-        """Hash everything that decides the result, the data and the run before it included."""
+        """Hash everything that determines the result, including the data and the run that it depends on."""
         values = {
             **{name: getattr(self, name) for name in KEY_FIELDS},
             **later_fields(self, (*KEY_FIELDS, *PLACE_FIELDS, "model", "recipe")),
@@ -121,7 +121,7 @@ class Study:
     search: Callable[[Setup], tuple[Run, ...]] | None = None
     """Short runs on the first data set that choose the learning rate of each method on held-out images."""
     remarks: Callable[[Results], Sequence[str]] | None = None
-    """Sentences on the results beside the rule."""
+    """Remarks on the results, in addition to the rule."""
     measure: str = "accuracy"
     """The measure that the rule compares."""
     seeds: int = 3
@@ -136,7 +136,7 @@ def hash_of(values: Mapping[str, Any]) -> str:
 
 
 def keys_of(runs: Sequence[Run], fingerprints: Mapping[str, str]) -> dict[str, str]:
-    """Return the key of every run by its name; a run's key depends on the run before it."""
+    """Return the key of every run by its name; it depends on the key of the run that must be finished first."""
     keys: dict[str, str] = {}
     for run in in_order(runs):
         keys[run.name] = run.key(fingerprints, before=keys[run.after] if run.after else "")

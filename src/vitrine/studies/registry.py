@@ -33,7 +33,7 @@ def register_study(study: Study) -> Study:
 
 
 def find_studies(names: str) -> tuple[Study, ...]:
-    """Return the studies named in a list with commas between, or `all`; a misspelt name is refused."""
+    """Return the studies named in a comma-separated list, or `all`; a misspelt name is refused."""
     if names == ALL:
         return tuple(STUDIES.values())
     chosen = []

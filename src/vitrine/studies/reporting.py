@@ -26,7 +26,7 @@ class Section:
     results: Sequence[Result]
     command: str
     on: str = ""
-    """The data set, where a document has the same study on several."""
+    """The data set, if a document has the same study on several."""
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class Section:
 
 
 def remarks_on(study: Study, results: Results) -> list[str]:
-    """Return what is to be said beside the verdict: the study's remarks, and runs without recorded steps."""
+    """Return the notes beside the verdict: the study's remarks, and runs without recorded steps."""
     launched = [result for result in results.all if result.launched]
     said = list(study.remarks(results)) if study.remarks is not None and results.all else []
     if launched:
@@ -83,7 +83,7 @@ def write_study_page(
 def write_document(file: Path, sections: Sequence[Section]) -> None:
     """Write every study's section into a Markdown document between its marks, and its charts beside it.
 
-    Text outside the marks is kept, so that people can write there.
+    Text outside the marks is kept.
     """
     text = file.read_text(encoding="utf-8") if file.exists() else "# The paper's studies\n"
     for one in sections:
@@ -130,7 +130,7 @@ def section_of(page: StudyPage, *, command: str, figure: str, on: str = "") -> s
 
 
 def reserved(page: StudyPage) -> str:
-    """Return the reason of an open verdict in brackets, and where the verdict holds."""
+    """Return the reason for an open verdict in brackets, and the scale and data that the verdict holds for."""
     if page.reservation:
         return f" ({page.reservation})"
     return f" ({page.holds_for})" if page.holds_for else ""
@@ -174,7 +174,7 @@ def scope_of(results: Results) -> str:
 
 
 def facts_of(results: Results) -> list[tuple[str, str]]:
-    """Return the figures over all runs together, each with its words."""
+    """Return the totals over all runs, each with its label."""
     if not results.all:
         return [("0", "finished runs")]
     last = results.all[-1]

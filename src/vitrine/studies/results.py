@@ -24,7 +24,7 @@ class Result:
     run: str
     key: str
     series: str
-    """The same for all runs that may be compared: one scale, one data set."""
+    """Equal for comparable runs: one scale, one data set."""
     command: str
     group: str
     seed: int
@@ -115,7 +115,7 @@ class Results:
 def best_option(results: Results, setting: str, **fixed: Any) -> Any:
     """Return the value of a setting with the best mean on held-out images; None if none was measured.
 
-    Chosen on the test set, the best of several would be better than it is.
+    A choice on the test set would overestimate the accuracy.
     """
     means = {
         option: statistics.fmean(values)
@@ -126,7 +126,7 @@ def best_option(results: Results, setting: str, **fixed: Any) -> Any:
 
 
 def is_at_edge(results: Results, setting: str, option: Any, **fixed: Any) -> bool:
-    """Whether a value is the smallest or largest that was tried, or the only one: a better one may lie beyond."""
+    """Whether a value is the smallest or largest one tried, or the only one: a better one may exist beyond it."""
     if option is None:
         return True
     tried = [value for value in results.options(setting) if results.where(**{setting: value}, **fixed)]
@@ -168,9 +168,9 @@ def paper_points(values: Mapping[str, float]) -> tuple[Point, ...]:
 
 
 def append_result(folder: Path, values: Mapping[str, Any]) -> None:
-    """Append one line; remove an incomplete line of an earlier crash first."""
+    """Append one line; first remove an incomplete line left by a crash."""
     line = json.dumps(values).encode() + b"\n"
-    # Else what another process has half written would be taken for what a crash cut off.
+    # Otherwise a line that another process is writing would be mistaken for one cut off by a crash.
     with wait_for_lock(folder / FILE), (folder / FILE).open("ab+") as file:
         size = file.seek(0, os.SEEK_END)
         if size:
@@ -196,7 +196,7 @@ def read_results(folder: Path) -> list[Result]:
 
 
 def latest_series(results: list[Result]) -> dict[str, list[Result]]:
-    """Return the results of the last series on each data set, by the name of the set; others may be older scales."""
+    """Return the results of each data set's last series, by its name; earlier ones may have other scales."""
     last = {Path(result.data).name: result.series for result in results}
     return {data: [result for result in results if result.series == series] for data, series in last.items()}
 

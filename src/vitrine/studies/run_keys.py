@@ -1,6 +1,6 @@
-"""The settings that a run's key is a hash of, in a layout that stays the same from version to version.
+"""The settings that are hashed for a run's key, in a layout that stays the same from version to version.
 
-The layout is that of version 0.1, so that studies begun with it continue. A setting that came later counts only where
+The layout is that of version 0.1, so that studies begun with it continue. A setting added later is included only if
 it differs from its default: a new setting does not change the keys of runs that do not use it.
 """
 
@@ -15,7 +15,7 @@ from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.objectives import Objective
 from vitrine.recipes import Recipe
 
-# In version 0.1 a recipe had the sections of every objective, whichever was trained.
+# In version 0.1, a recipe had the sections of all objectives, not only of the trained one.
 OBJECTIVES: dict[str, Any] = {
     "loss": "softmax",
     "masked_patches": {"target": "mean-color", "corrupted": 0.5, "masked": 0.8, "replaced": 0.1},
@@ -67,7 +67,7 @@ MODELS: dict[type, tuple[str, ...]] = {
 
 
 def settings_of(model: ModelConfig, recipe: Recipe) -> dict[str, Any]:
-    """Return model and recipe in the layout of version 0.1 and, where any is used, `later` settings."""
+    """Return model and recipe in the layout of version 0.1 and, if any are used, `later` settings."""
     later: dict[str, Any] = {}
     ours = _known(recipe, RECIPE, later, path="recipe", others=("claim", "objective", *SECTIONS))
     for name, known in SECTIONS.items():
@@ -78,7 +78,7 @@ def settings_of(model: ModelConfig, recipe: Recipe) -> dict[str, Any]:
 
 
 def _model(config: Any, later: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a model; a family that came later is named, and all its settings are `later`."""
+    """Return the settings of a model; a family added later is named, and all its settings are `later`."""
     values = _known(config, MODELS.get(type(config), ()), later, path="model", others=("stem",))
     if type(config) not in MODELS:
         values["family"] = type(config).__name__
@@ -105,7 +105,7 @@ def _objective(objective: Objective, later: dict[str, Any]) -> dict[str, Any]:
 def _known(
     record: Any, names: Iterable[str], later: dict[str, Any], *, path: str, others: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return the fields of these names; fields beside them and `others` that are not at their default are `later`."""
+    """Return the fields of these names; fields outside these and `others`, if not at their default, are `later`."""
     known = {name: _plain(getattr(record, name)) for name in names}
     for name, value in later_fields(record, (*known, *others)).items():
         later[f"{path}.{name}"] = value

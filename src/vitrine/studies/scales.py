@@ -19,7 +19,7 @@ from vitrine.recipes.recipe import Views
 from vitrine.spelling import nearest
 from vitrine.training.config import TrainingConfig
 
-# Half-way, and in long runs every thousand steps: in a run of seconds, more would cost more than they save.
+# Checkpoints half-way, and in long runs every thousand steps: in a run of seconds, more would cost too much time.
 CHECKPOINTS, MOST_STEPS_APART = 2, 1000
 PAPER_SIZE = 224
 
@@ -30,8 +30,8 @@ class Scale:
 
     name: str
     words: str
-    """Part of the hash that tells which results may be compared: leave it as it is."""
-    """Part of the hash that tells which results may be compared: leave it as it is."""
+    """Part of the hash that says which results are comparable: do not change it."""
+    """Part of the hash that says which results are comparable: do not change it."""
     image_size: int
     patch_size: int
     width: int
@@ -44,7 +44,7 @@ class Scale:
     lr: float
     weight_decay: float
     warmup: float = 0.1
-    """Share of the steps."""
+    """Fraction of the steps."""
     sgd_lr: float = 0.03
     dropout: float = 0.0
     finetune_batch: int = 512
@@ -180,7 +180,7 @@ def fine_tuning(scale: Scale, *, seed: int, name: str, size: int = 0, **changes:
         "batch_size": scale.finetune_batch,
         "optimizer": "sgd",
         "lr": scale.sgd_lr,
-        # The authors' 500 steps of 20 000 at scale `paper`, as large a share elsewhere.
+        # The authors' 500 of 20 000 steps at scale `paper`, the same fraction at other scales.
         "warmup_steps": round(steps / 40) if scale.is_paper else round(scale.warmup * steps),
         **quiet(scale, steps),
         **changes,
@@ -195,7 +195,7 @@ def fine_tuning(scale: Scale, *, seed: int, name: str, size: int = 0, **changes:
 
 
 def quiet(scale: Scale, steps: int) -> dict[str, Any]:
-    """Return how often a run of a study logs and saves: rarely, as many runs share one device."""
+    """Return how often a run of a study logs and saves: rarely, because many runs share one device."""
     apart = min(max(steps // CHECKPOINTS, 1), MOST_STEPS_APART)
     return {
         "log_every": apart,

@@ -41,7 +41,7 @@ class Place:
     """Folders, data and device of all runs."""
 
     sets: Mapping[str, Mapping[str, StudyData]] = field(default_factory=dict)
-    """By the set that a run is on (empty if a call has one): the data and the targets."""
+    """The data and the targets, by the name of the run's data set (empty if a call has only one)."""
     device: str = "auto"
     jobs: int = 1
     """Processes that share the cores."""
@@ -50,7 +50,7 @@ class Place:
 
 
 def carry_out_run(run: Run, place: Place) -> dict[str, Any]:
-    """Carry out one run and return the fields of its result line that only the run knows."""
+    """Execute one run and return the measured fields of its result line."""
 
     if place.jobs > 1:
         torch.set_num_threads(max(available_threads() // place.jobs, 1))
@@ -62,7 +62,7 @@ def carry_out_run(run: Run, place: Place) -> dict[str, Any]:
             outcome: dict[str, Any] = {"measures": measure_speed(run, device), "steps": 0, "num_images": 0}
         else:
             outcome = trained_and_measured(run, place, device)
-    if device.type == "cuda":  # memory cached for the next run here is missing in the other processes
+    if device.type == "cuda":  # other processes cannot use memory that this one has cached
         torch.cuda.empty_cache()
     return {
         **outcome,
@@ -91,7 +91,7 @@ def trained_and_measured(run: Run, place: Place, device: torch.device) -> dict[s
     train_part = part_of(splits["train"], run.num_images, seed=run.seed)
     folder = RunFolder(run.folder)
     resumed_at = steps_done(newest_state(folder.last_checkpoint))
-    # Without evaluations along the way, the last weights are measured.
+    # Without evaluations during training, the last weights are measured.
     is_evaluated = bool(run.recipe.training.evaluate_every) and run.recipe.needs_labels and "val" in splits
     held_out = {"val": splits["val"]} if is_evaluated else {}
 
@@ -126,7 +126,7 @@ def trained_and_measured(run: Run, place: Place, device: torch.device) -> dict[s
 
 
 def trained_or_launched(train: Callable[[Recipe], None], recipe: Recipe) -> str:
-    """Train; if a step cannot be recorded, train with launched steps and return the reason for the run's record."""
+    """Train; if a step cannot be recorded, train without recording and return the reason for the run's record."""
     try:
         train(recipe)
     except RecordingError as error:
@@ -138,7 +138,7 @@ def trained_or_launched(train: Callable[[Recipe], None], recipe: Recipe) -> str:
 
 
 def with_teacher(run: Run) -> Recipe:
-    """Return the run's recipe; where the run before is the teacher, with the place of its weights."""
+    """Return the run's recipe; if the previous run is the teacher, with the path of its weights."""
     if run.uses != "teacher" or run.before is None:
         return run.recipe
     objective = run.recipe.objective
@@ -148,7 +148,7 @@ def with_teacher(run: Run) -> Recipe:
 
 
 def first_weights(run: Run) -> Model:
-    """Build the model: fresh, or with the weights of the run before it, a new head and resampled positions."""
+    """Build the model: fresh, or with the weights of the previous run, a new head and resampled positions."""
 
     torch.manual_seed(run.seed)
     fresh = build(run.model)

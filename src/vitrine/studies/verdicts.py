@@ -12,7 +12,7 @@ from typing import Literal
 State = Literal["holds", "open", "opposite"]
 Word = Literal["reproduced", "open", "contradicted", "not measured"]
 SURE = 2.0
-# With fewer, one odd run decides the spread that every comparison rests on.
+# With fewer seeds, a single outlier determines the spread that every comparison uses.
 LEAST_SEEDS = 3
 
 
@@ -25,7 +25,7 @@ class Finding:
     error: float
     state: State
     is_points: bool = True
-    """Whether the difference is a share, shown as percentage points."""
+    """Whether the difference is a fraction, shown as percentage points."""
 
     def __str__(self) -> str:
         factor, unit = (100, " points") if self.is_points else (1, "")
@@ -41,7 +41,7 @@ class Verdict:
     word: Word
     findings: tuple[Finding, ...]
     reservation: str = ""
-    """Why the verdict is open whatever the findings say; empty where nothing is in the way."""
+    """Reason why the verdict is open regardless of the findings; empty if there is none."""
 
 
 def verdict_of(findings: Sequence[Finding], *, num_seeds: int = LEAST_SEEDS) -> Verdict:

@@ -1,6 +1,6 @@
-"""Averages of the weights of a run: what evaluations, checkpoints and the saved model use in their place.
+"""Averages of the weights of a run, which evaluations, checkpoints and the saved model use instead of the weights.
 
-Polyak's is an exponential average of all weights (section 4.1 of the paper).
+Polyak averaging is an exponential average of all weights (section 4.1 of the paper).
 """
 
 import copy
@@ -21,17 +21,17 @@ class WeightAverages(Protocol):
         """The averages of all weights and buffers."""
 
     def update(self, *, step: int) -> None:
-        """Follow the model after `step` (from 0)."""
+        """Update the averages after `step` (from 0)."""
 
     def restore(self, weights: dict[str, Tensor]) -> None:
-        """Continue from averages that were saved."""
+        """Continue from saved averages."""
 
     def applied_to(self, model: nn.Module) -> AbstractContextManager[nn.Module]:
-        """Give the averaged weights to the model for the length of the block."""
+        """Use the averaged weights in the model inside the block."""
 
 
 class Averages:
-    """An exponential average of every weight; its decay is lower at first, so that the first weights fade."""
+    """An exponential average of every weight; its decay is lower at first, to forget the initial weights."""
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
         self.decay = decay
@@ -57,17 +57,17 @@ class Averages:
                 torch._foreach_lerp_(mine, theirs, 1 - decay)
 
     def restore(self, weights: dict[str, Tensor]) -> None:
-        """Continue from averages that were saved."""
+        """Continue from saved averages."""
         self.weights = weights
 
     def applied_to(self, model: nn.Module) -> AbstractContextManager[nn.Module]:
-        """Give the averaged weights to the model for the length of the block."""
+        """Use the averaged weights in the model inside the block."""
         return lent(self.weights, model)
 
 
 @contextmanager
 def lent(weights: dict[str, Tensor], model: nn.Module) -> Iterator[nn.Module]:
-    """Give other weights to the model for the length of the block."""
+    """Use other weights in the model inside the block."""
     current = copy.deepcopy(model.state_dict())
     model.load_state_dict(weights)
     try:

@@ -1,4 +1,4 @@
-"""The checkpoints of a run under way: how they are saved, and how a run that must stop saves itself first."""
+"""The checkpoints of a running training: when they are saved, and how a run that must stop saves itself first."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ class Checkpoints:
     shard: bool
 
     def save(self, name: str, *, must: bool = False) -> bool:
-        """Save the state; if the disk is full, warn and continue, unless this is the last chance."""
+        """Save the state; if the disk is full, warn and continue, except at the end of the run."""
         path = self.folder / name
         try:
             save_state(self.state, path, processes=self.processes, shard=self.shard, keeps_old=name == LAST)
@@ -69,9 +69,9 @@ class Checkpoints:
             remove_old_state(self.folder / LAST)
 
     def stop_not_finite(self, sums: RunningSums) -> NoReturn:
-        """Stop with the weights of the last good step; report the step, its files, and what may help.
+        """Stop with the weights of the last good step; report the step, its files and possible fixes.
 
-        The same weights on the same batch fail at any learning rate, so the last checkpoint stays to resume from.
+        The same weights on the same batch fail at any learning rate, so the last checkpoint is kept to resume from.
         """
         bad_step = sums.first_bad_step(self.state.step)
         batch = some_of(self.task.names_of(bad_step)) or "not named"
@@ -97,7 +97,7 @@ class Checkpoints:
         )
 
     def saved_on(self, error: VitrineError, sums: RunningSums) -> VitrineError:
-        """Save every step before the one that lacked data or memory; return the error with the way to continue."""
+        """Save the state before the step that lacked data or memory; return the error with advice on resuming."""
         if sums.is_bad:
             self.stop_not_finite(sums)
         self.state.sums = sums.as_numbers()

@@ -1,4 +1,4 @@
-"""The settings of training, in one frozen record that refuses nonsense."""
+"""The settings of training, in one frozen record that checks its values."""
 
 import math
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class TrainingConfig:
     `adamw` is the paper's Adam for ViTs and ResNets alike (Table 3, appendix D.1); `sgd` its fine-tuning
     (Table 4); `muon` orthogonalises the updates of the blocks' matrices and leaves the rest to AdamW; `lamb` scales
     each tensor's update to the tensor's size (DeiT III); `schedule-free` averages weights instead of decaying the
-    learning rate, so that a run may end at any step.
+    learning rate, so that a run can end at any step.
     """
 
     total_steps: int = 10_000
@@ -37,7 +37,7 @@ class TrainingConfig:
     """`wsd` (warm-up, stable, decay) keeps the rate until the last `cooldown` of the run, so that a run can be made
     longer from any checkpoint before that."""
     cooldown: float = 0.2
-    """For `wsd`: fraction of all steps in which the rate falls to `end_lr`."""
+    """For `wsd`: fraction of all steps, at the end, in which the rate falls to `end_lr`."""
     end_lr: float = 0.0
     boundaries: tuple[float, ...] = ()
     weight_decay: float = 0.0
@@ -47,7 +47,7 @@ class TrainingConfig:
     momentum: float = 0.9
     clip_norm: float | None = 1.0
     layer_decay: float = 1.0
-    """Factor on the learning rate from each block to the one before it."""
+    """Layer-wise decay: factor on the learning rate from each block to the one before it."""
     trains: Trains = "all"
     """`head` freezes everything else: a linear probe. `biases` trains biases and the head (BitFit)."""
     frozen_blocks: int = 0
@@ -56,14 +56,14 @@ class TrainingConfig:
     lora_rank: int | None = None
     """Train adapters of this rank and the head, and freeze everything else."""
     lora_alpha: float | None = None
-    """The adapters' product is multiplied by this over the rank; None is the rank: a factor of one."""
+    """Adapters are scaled by this divided by the rank; None is the rank: a factor of one."""
     matrix_lr_factor: float = 4.0
     """For `muon`: learning rate of matrices relative to that of the rest."""
     average_decay: float | None = None
     """Decay of Polyak averaging; the paper's is .9999."""
     evaluates_raw: bool | None = None
-    """Whether weights that are averaged are evaluated without the average too. None does so in runs that are long
-    enough to be compiled."""
+    """Whether the raw weights are evaluated too if weights are averaged. None does so in runs that are long enough to
+    be compiled."""
     precision: Precision = "auto"
     """`auto` is bf16 on CUDA and on CPUs with bf16 instructions, fp32 elsewhere; `fp8` computes large products in
     fp8, the rest in bf16."""
@@ -71,15 +71,15 @@ class TrainingConfig:
     """None compiles on CUDA if the run is long enough to pay off."""
     graphs: bool = False
     """Record a step as a CUDA graph and replay it: for small models, whose kernels take less time than their launch.
-    Needs one process on CUDA and no activation checkpointing, which reads random states; ignored elsewhere."""
+    Needs one process on CUDA and no activation checkpointing, which reads random states; ignored otherwise."""
     micro_batch: int | None = None
     """Images at a time on one device; None is as many as fit in memory, halved when it runs out."""
     seed: int = 0
     log_every: int = 50
     evaluate_every: int | None = None
-    """Steps between two evaluations; None evaluates only at the end. The verbs spread some over a run by default."""
+    """Steps between two evaluations; None evaluates only at the end. Commands spread several over a run."""
     checkpoint_every: int | None = None
-    """None is every 1000 steps, and four times in a shorter run, so that a power cut costs at most a quarter."""
+    """Steps between two checkpoints. None is 1000, or a quarter of a shorter run."""
     patience: int | None = None
     """Stop after this many evaluations without improvement."""
 
@@ -96,7 +96,7 @@ class TrainingConfig:
 
     @property
     def evaluates_twice(self) -> bool:
-        """Whether every evaluation is of the averages and of the raw weights."""
+        """Whether every evaluation is of both the averages and the raw weights."""
         is_wanted = self.evaluates_raw
         return self.averages and (
             self.total_steps >= STEPS_WORTH_COMPILING if is_wanted is None else is_wanted

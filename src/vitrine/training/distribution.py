@@ -15,7 +15,7 @@ def distributed(model: nn.Module, processes: Processes, *, shard: bool) -> nn.Mo
         return model
     if shard:
         mesh = init_device_mesh(processes.device.type, (processes.world_size,))
-        # Blocks one by one, so that only one of them is whole at a time.
+        # Blocks one by one, so that only one of them is gathered at a time.
         inside = {
             part for module in model.modules() if isinstance(module, ParallelBlock) for part in module.parts
         }

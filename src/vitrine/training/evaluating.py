@@ -1,4 +1,4 @@
-"""Evaluations within a run: of the averaged weights and the raw ones, and what is kept as the best."""
+"""Evaluations within a run: of the averaged and the raw weights, and which are kept as the best."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Evaluations:
         raw = self.scores(is_averaged=False) if self.checkpoints.config.evaluates_twice else {}
         scores = self.last = self.scores(is_averaged=True)
         state.evaluated_step = state.step
-        # The names of raw scores do not begin like those of validation: they decide nothing.
+        # Names of raw scores have another prefix than those of validation: they do not select the best weights.
         values = {f"val_{name}": value for name, value in scores.items()}
         self.write(
             {"step": state.step, **values, **{f"raw_val_{name}": value for name, value in raw.items()}}
@@ -62,7 +62,7 @@ class Evaluations:
         return scores
 
     def report(self, event: str | None) -> None:
-        """Print a sentence of the monitor and write it to the record of the run."""
+        """Report an event of the monitor and log it."""
         if event is not None:
             self.write({"step": self.checkpoints.state.step, "event": event})
             notice(event)
@@ -76,11 +76,11 @@ class Evaluations:
         loss = None if task.criterion is None else scores.get(task.criterion)
         is_better, is_as_good = state.compared(value, loss)
         state.evaluations_since_best = 0 if is_better else state.evaluations_since_best + 1
-        # The later of two equals: it was trained for longer, to a lower learning rate.
+        # Of two equal scores the later wins: it was trained for longer, to a lower learning rate.
         if is_better or is_as_good:
             before = state.best, state.best_step, state.best_loss
             state.best, state.best_step, state.best_loss = value, state.step, loss
-            if not self.checkpoints.save(BEST):  # the reported best is what is kept
+            if not self.checkpoints.save(BEST):  # the reported best is the kept one
                 state.best, state.best_step, state.best_loss = before
             elif task.on_best is not None:
                 task.on_best()

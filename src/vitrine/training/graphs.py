@@ -1,4 +1,4 @@
-"""A step as a CUDA graph: recorded once, then replayed, so that the host launches one graph and not 1,000 kernels.
+"""A step as a CUDA graph: recorded once, then replayed, so that the host launches one graph instead of 1,000 kernels.
 
 A small model's kernels take less time than their launches. A replay reads and writes the memory of the recording: the
 batch is copied to the recorded batch's memory, learning rates are tensors, and random numbers start at the last seed
@@ -17,7 +17,7 @@ from torch import Tensor
 from vitrine.errors import TrainingError, TryOption
 from vitrine.training.step import Parts, StepState, out_of_memory
 
-# The results of a step: the summed loss, sums to log, the norm of the gradient.
+# The outputs of a step: the summed loss, sums to log, the norm of the gradient.
 Taken = tuple[Tensor, dict[str, Tensor], Tensor]
 WARM_UP_STEPS = 3
 

@@ -32,7 +32,7 @@ class Lamb(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     gradient = parameter.grad
-                    if is_bad is not None:  # zeros if anything is NaN or infinity, so that no state is spoilt
+                    if is_bad is not None:  # zeros if anything is NaN or infinity, to keep the state valid
                         gradient = torch.where(is_bad > 0, 0.0, gradient)
                     self._update(parameter, gradient, group, is_good)
 
@@ -45,7 +45,7 @@ class Lamb(torch.optim.Optimizer):
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         step, mean, square = state["step"], state["exp_avg"], state["exp_avg_sq"]
         step += is_good
-        # A step that is skipped moves no moment either.
+        # A skipped step does not change the moments either.
         mean.lerp_(gradient, (1 - first) * is_good)
         square.lerp_(gradient.square(), (1 - second) * is_good)
         # Before the first good step both moments are zero; the correction must not divide by zero then.

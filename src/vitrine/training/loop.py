@@ -1,4 +1,4 @@
-"""The one loop. Objective (`prepare`, `loss_of`) and evaluation are passed in."""
+"""The training loop. Objective (`prepare`, `loss_of`) and evaluation are passed in."""
 
 import functools
 import time
@@ -57,7 +57,7 @@ def train(
 
 
 class Run:
-    """A run under way: the model in its wrappings, and the state that checkpoints keep."""
+    """A running training: the wrapped model, and the state that checkpoints keep."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Run:
         self.evaluations = Evaluations(self.checkpoints, self.write)
 
     def go(self) -> Outcome:
-        """Take every step that is left; where data or memory fails, save and stop."""
+        """Take every remaining step; if data or memory fails, save and stop."""
         self.began, first = time.monotonic(), self.state.step
         sums = RunningSums(self.processes, sums=self.state.sums)
         with on_own_stream(self.processes.device) if self.uses_graphs else nullcontext():
@@ -115,7 +115,7 @@ class Run:
                 raise self.checkpoints.saved_on(error, sums) from error
 
     def take_all_steps(self, sums: RunningSums) -> None:
-        """Take every step that is left; log, evaluate and save in between."""
+        """Take every remaining step; log, evaluate and save in between."""
         config, state, task = self.config, self.state, self.task
         local_batch = config.batch_size // self.processes.world_size
         wanted = min(config.micro_batch or local_batch, local_batch)
@@ -129,7 +129,7 @@ class Run:
             take_step = ReplayedStep(take_step, state=step_state)
         first, waited = state.step, 0.0
         if first == 0:
-            self.checkpoints.save(LAST)  # so that there always is one to resume from
+            self.checkpoints.save(LAST)  # so that there is always a checkpoint to resume from
             if task.evaluates_start and state.evaluated_step is None:
                 self.evaluate_apart(sums)
                 self.checkpoints.save(LAST)  # a run that is resumed here does not evaluate again
@@ -173,7 +173,7 @@ class Run:
             )
 
     def take_step(self, parts: Parts, *, step_state: StepState) -> Taken:
-        """Go from a prepared batch to new weights, without waiting for the device."""
+        """Take one step on a prepared batch, without waiting for the device."""
         loss, stats = forward_backward(
             self.module, parts, loss_of=self.task.loss_of, state=step_state, autocast=self.autocast,
             processes=self.processes,
@@ -214,7 +214,7 @@ class Run:
         return rate
 
     def log(self, sums: RunningSums, rate: float, *, share_waited: float) -> str:
-        """Write a record of the means since the last one; only here the host waits for the device."""
+        """Write a record of the means since the last one; only this makes the host wait for the device."""
         means = sums.fetch()
         if means.pop("bad"):
             self.checkpoints.stop_not_finite(sums)
@@ -235,7 +235,7 @@ class Run:
                 sink.write(record)
 
     def evaluate_apart(self, sums: RunningSums) -> float:
-        """Evaluate; return the seconds, which do not count as training."""
+        """Evaluate; return the duration in seconds, which does not count as training."""
         began = time.monotonic()
         self.evaluations.evaluate()
         sums.exclude_seconds(time.monotonic() - began)
@@ -245,7 +245,7 @@ class Run:
         """Save at every multiple of the checkpoint interval, and when a signal asks to stop."""
         is_multiple = self.state.step % self.config.checkpoint_steps == 0
         stops = self.wants_to_stop
-        if self.processes.world_size > 1:  # ask the others, but not at every step
+        if self.processes.world_size > 1:  # processes agree on stopping, but not at every step
             stops = anyone(stops, self.processes) if self.is_due(self.config.log_every) else False
         if not is_multiple and not stops:
             return
@@ -266,7 +266,7 @@ class Run:
         self.state.sums = sums.as_numbers()
         self.checkpoints.save(LAST, must=True)
         self.checkpoints.clean_up()
-        # A resumed run may have kept better weights from before than it has found since.
+        # A resumed run may have better weights from before it was stopped.
         kept = newest_state(self.folder / BEST)
         numbers = self.state.numbers() if kept is None else numbers_of(kept)
         return Outcome(

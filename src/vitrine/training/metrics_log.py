@@ -1,4 +1,4 @@
-"""Metrics of a run: sums between two logged steps, and where their means go.
+"""Metrics of a run: sums between two logged steps, and the sinks of their means.
 
 metrics.jsonl and, if asked for, TensorBoard and Weights & Biases.
 """
@@ -19,7 +19,7 @@ from vitrine.runtime.files import write_atomically
 from vitrine.runtime.processes import Processes, mean_over
 from vitrine.runtime.run_folder import RunFolder
 
-# The one sum that is not over images: it is the same in every process.
+# The only sum that is not over images: it is the same in every process.
 NORM = "gradient_norm"
 
 
@@ -68,7 +68,7 @@ class RunningSums:
         self.steps += 1
 
     def exclude_seconds(self, seconds: float) -> None:
-        """Leave time that was not spent on steps out of the speed."""
+        """Exclude time that was not spent on steps from the speed."""
         self.began += seconds
 
     def fetch(self) -> dict[str, float]:
@@ -148,7 +148,7 @@ class MetricsFile:
             ) from error
 
     def close(self) -> None:
-        """Close the file; a failure to write was reported before."""
+        """Close the file; a failure to write has been reported already."""
         with contextlib.suppress(OSError):
             self._file.close()
 
@@ -182,7 +182,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Records for Weights & Biases; a resumed run is the same run there."""
+    """Records for Weights & Biases; a resumed run continues the same run there."""
 
     def __init__(self, project: str, *, config: dict[str, Any], folder: Path) -> None:
         try:
@@ -203,12 +203,12 @@ class WeightsAndBiases:
         self._run.log({name: value for name, value in record.items() if name != "step"}, step=record["step"])
 
     def close(self) -> None:
-        """Finish the run there."""
+        """Finish the run at Weights & Biases."""
         self._run.finish()
 
 
 def live_line(record: Mapping[str, float], *, spike_step: int | None = None) -> str:
-    """Write the last record for the live line, with the step of a spike that is not over."""
+    """Write the last record for the live line, with the step at which a current spike began."""
     shown = [f"loss {record['loss']:.4f}"]
     if spike_step is not None:
         shown = [f"{shown[0]} (spike since step {spike_step:,})"]

@@ -14,25 +14,25 @@ from typing import Any, Self
 from vitrine.errors import CheckpointError
 
 # A spike is this many deviations above the usual loss, and at least this fraction of it. The usual loss is the median
-# of the last records; it needs some of them.
+# of the last records, once there are enough of them.
 WINDOW, FEWEST, DEVIATIONS, LEAST_RISE = 20, 8, 6.0, 0.2
 # Standard deviations in the median absolute deviation of normal numbers.
 DEVIATION = 1.4826
 # Evaluations in a row that are this much worse than the best one, while the training loss falls.
 WORSE, MARGIN = 3, 1.02
-# Points of accuracy between training and validation that are worth a sentence, and the next ones.
+# Gaps between training and validation accuracy, in points, that are reported: the first, and each further one.
 FIRST_GAP, NEXT_GAP = 0.2, 0.1
 
 
 @dataclass
 class Monitor:
-    """Numbers of the records so far; each method returns a sentence if something happened."""
+    """Statistics of the records so far; each method returns a sentence if there is an event to report."""
 
     losses: list[float] = field(default_factory=list)
-    """Logged training losses, without those of a spike; the last ones."""
+    """The last logged training losses, without those of a spike."""
     norms: list[float] = field(default_factory=list)
     spike_step: int | None = None
-    """The record in which a spike began that is not over."""
+    """The record in which the current spike began."""
     spike_peak: float = 0.0
     spike_records: int = 0
     training_loss: float | None = None
@@ -64,7 +64,7 @@ class Monitor:
         return sentence
 
     def after_evaluation(self, step: int, scores: Mapping[str, float]) -> str | None:
-        """Read an evaluation; report overfitting, and accuracies that have come far apart."""
+        """Read an evaluation; report overfitting, and a large gap between training and validation accuracy."""
         sentence = self._gap(scores.get("accuracy"))
         loss, training = scores.get("loss"), self.training_loss
         if loss is None or training is None:

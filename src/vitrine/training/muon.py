@@ -38,9 +38,8 @@ class Muon(torch.optim.Optimizer):
             if parameters and not group["is_matrix"]:
                 self._step_others(group, parameters, is_bad)
                 continue
-            for (
-                parameter
-            ) in parameters:  # of all groups together where processes divide them: each gets as many
+            # If processes divide matrices, those of all groups are collected, so that each process gets equally many.
+            for parameter in parameters:
                 own = None if isinstance(parameter, DTensor) else number
                 matrices.setdefault((parameter.shape, own), []).append((parameter, group))
         for (shape, _), alike in matrices.items():
@@ -52,12 +51,12 @@ class Muon(torch.optim.Optimizer):
         """Update matrices of one shape, or this process's rows of them."""
         weights = [local_part(parameter) for parameter, _ in alike]
         gradients = torch.stack([local_part(p.grad) for p, _ in alike if p.grad is not None])
-        if is_bad is not None:  # zeros if anything is NaN or infinity, so that no state is spoilt
+        if is_bad is not None:  # zeros if anything is NaN or infinity, to keep the state valid
             gradients = torch.where(is_bad > 0, 0.0, gradients)
         momenta = [local_part(self._buffer(parameter, "momentum")) for parameter, _ in alike]
         memory = alike[0][1]["momentum"]
         torch._foreach_lerp_(momenta, list(gradients), 1 - memory)
-        ahead = gradients.lerp(torch.stack(momenta), memory)  # Nesterov's look ahead
+        ahead = gradients.lerp(torch.stack(momenta), memory)  # Nesterov momentum
         first = alike[0][0]
         if isinstance(first, DTensor):
             own = ahead.to(precision_on(ahead))
@@ -99,7 +98,7 @@ class Muon(torch.optim.Optimizer):
     def _buffer(self, parameter: Tensor, name: str, *, shape: tuple[int, ...] | None = None) -> Tensor:
         state = self.state[parameter]
         if name not in state:
-            # Steps are counted as torch counts its own.
+            # Steps are counted as in torch's AdamW.
             state[name] = (
                 torch.zeros_like(parameter)
                 if shape is None

@@ -23,9 +23,9 @@ MODEL = "model."
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Freeze what is not trained and build the optimizer of the rest.
+    """Freeze the parameters that are not trained and build the optimizer of the rest.
 
-    Every group has `lr_scale`, which the loop multiplies the schedule's rate with.
+    Every group has an `lr_scale`, by which the loop multiplies the schedule's rate.
     """
     freeze(model, config)
     groups = parameter_groups(model, config)
@@ -59,7 +59,7 @@ def freeze(model: nn.Module, config: TrainingConfig) -> None:
 
 
 def is_trained(name: str, config: TrainingConfig) -> bool:
-    """Whether a parameter is of the kind that is trained: all, adapters, biases; and the head always."""
+    """Whether a parameter is of the kind that is trained (all, adapters or biases); the head always is."""
     if is_head(name):
         return True
     if config.lora_rank is not None:
@@ -116,7 +116,7 @@ class Layers:
     """
 
     blocks: tuple[tuple[int, int], ...]
-    """(stage, block), sorted; stage 0 where there are no stages."""
+    """(stage, block), sorted; stage 0 if there are no stages."""
 
     @classmethod
     def of(cls, model: nn.Module) -> "Layers":
@@ -134,7 +134,7 @@ class Layers:
             own = [number for number, (of, _) in enumerate(self.blocks, start=1) if of == stage]
             if ".norm." in name:
                 return own[-1]
-            return 0 if own[0] == 1 else own[0]  # the first stage's embedding is the model's
+            return 0 if own[0] == 1 else own[0]  # the first stage's embedding is that of the model
         return self.depth + 1 if name.removeprefix(MODEL).removeprefix(ENCODER).startswith(LAST) else 0
 
     @property
@@ -153,7 +153,7 @@ def place_of(name: str) -> tuple[int, int | None] | None:
             return 0, int(parts[i + 1])
         if part == "stages" and parts[i + 1].isdecimal():
             stage, after = int(parts[i + 1]), parts[i + 2 :]
-            if after[0].isdecimal():  # the unit of a ResNet: its stage counts
+            if after[0].isdecimal():  # a unit of a ResNet counts as its stage
                 return stage, 0
             return (stage, int(after[1])) if after[0] == "blocks" else (stage, None)
     return None

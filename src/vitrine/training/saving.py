@@ -50,7 +50,7 @@ def save_state(
 ) -> None:
     """Write the state so that a crash leaves the old or the new one; a sharded state as a folder without suffix.
 
-    With `keeps_old` the previous state is kept, in case this one is damaged later.
+    With `keeps_old`, the previous state is kept, in case this one gets damaged.
     """
     if shard and processes.world_size > 1:
         save_sharded(state, sharded_path(path), processes=processes, keeps_old=keeps_old)
@@ -115,7 +115,7 @@ def require_undamaged(path: Path) -> None:
         sums = _checksums(file)
         for name in file.index:  # one at a time, because all of them may not fit
             if name in sums and _checksum(file.read(name)) != sums[name]:
-                raise unreadable(path, CheckpointError(f"its tensor {name} is not the one that was saved"))
+                raise unreadable(path, CheckpointError(f"its tensor {name} has changed since it was saved"))
 
 
 def remove_state(path: Path) -> None:
@@ -167,7 +167,7 @@ def load_state(state: TrainingState, path: Path, *, processes: Processes) -> Non
 
 
 def shared_like(targets: dict[str, Tensor], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Shard whole tensors, which every process has read, like those of the sharded model."""
+    """Shard whole tensors, which every process has read, like the sharded model."""
     shards = dict(tensors)
     for name, target in targets.items():
         if isinstance(target, DTensor) and name in tensors:
@@ -222,7 +222,7 @@ def _numbers(file: SafetensorsFile) -> dict[str, Any]:
     try:
         text = file.metadata[STATE]
         if sums.get(STATE, _checksum(text.encode())) != _checksum(text.encode()):
-            raise CheckpointError("its numbers are not those that were saved")
+            raise CheckpointError("its values have changed since they were saved")
         return checked_numbers(parse_json(text))
     except (CheckpointError, KeyError, ValueError) as error:
         raise unreadable(file.path, error) from error

@@ -1,4 +1,4 @@
-"""Schedule-free AdamW (arXiv:2405.15682): an average of the weights takes the place of a decaying learning rate.
+"""Schedule-free AdamW (arXiv:2405.15682): an average of the weights replaces the decay of the learning rate.
 
 Three sequences of weights: steps move z, x is the average of all z, and gradients are taken at y between both. With
 learning rate l, decay d and u = g / (sqrt(v) + eps) + d y, where g is the gradient at y and v its bias-corrected
@@ -8,7 +8,7 @@ second moment (section 3 of the paper, in the order of the authors' implementati
     x <- (1 - c) x + c z        with c = l^2 / (sum of all l^2 so far)
     y  = (1 - b) z + b x        with b the first of `betas`
 
-The model holds y, the optimizer z; x is computed from both. Evaluations, checkpoints and the saved model use x.
+The model contains y, the optimizer z; x is computed from both. Evaluations, checkpoints and the saved model use x.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class ScheduleFree(torch.optim.Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     gradient = parameter.grad
-                    if is_bad is not None:  # zeros if anything is NaN or infinity, so that no state is spoilt
+                    if is_bad is not None:  # zeros if anything is NaN or infinity, to keep the state valid
                         gradient = torch.where(is_bad > 0, 0.0, gradient)
                     self._update(parameter, gradient, group, is_good)
 
@@ -56,7 +56,7 @@ class ScheduleFree(torch.optim.Optimizer):
         corrected = square / (1 - second ** step.clamp(min=1))
         update = (gradient / (corrected.sqrt() + group["eps"]) + group["weight_decay"] * y) * (rate * is_good)
         squares += rate**2 * is_good
-        # The first step of a warm-up has a rate of 0 and moves nothing.
+        # The first step of a warm-up has a rate of 0 and changes nothing.
         share = (rate**2 * is_good / squares.clamp(min=1e-38)).to(y.dtype)
         y.lerp_(z, share)
         y.add_(update * (first * (1 - share) - 1))
@@ -90,5 +90,5 @@ class ScheduleFreeAverages:
         """Do nothing: the average follows from the model and the optimizer."""
 
     def applied_to(self, model: nn.Module) -> AbstractContextManager[nn.Module]:
-        """Give the averaged weights to the model for the length of the block."""
+        """Use the averaged weights in the model inside the block."""
         return lent(self.weights, model)

@@ -1,6 +1,6 @@
 """The table of contents of a sharded training state, read without running anything in it.
 
-torch writes it as a pickle. Here it is read into throw-away records, checked, and only then turned into torch's own
+torch writes it as a pickle. Here it is read into temporary records, checked, and only then converted to torch's own
 classes: every entry must be a tensor, every part a regular file inside the folder. Tensors themselves are read by
 torch with `weights_only`.
 """
@@ -81,7 +81,7 @@ def require_regular_file(path: Path) -> None:
 
 
 def unreadable(path: Path, error: BaseException) -> CheckpointError:
-    """Return the error for a state that is damaged, or was not written by us."""
+    """Return the error for a state that is damaged or was not written by Vitrine."""
     reason = str(error) or type(error).__name__
     return CheckpointError(f"{path} is not a training state that can be read: {reason}")
 
@@ -99,9 +99,9 @@ class _Record:
 
 
 class _ContentsUnpickler(pickle._Unpickler):
-    """Python's unpickler in Python: the one in C allocates whatever size a damaged file names.
+    """Python's unpickler in Python: the one in C allocates any size that a damaged file names.
 
-    Classes are replaced by records that live for one load, so that nothing in the file can change or call ours.
+    Classes are replaced by records that live for one load, so that nothing in the file can change or call our code.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -127,7 +127,7 @@ def _fields(record: Any, name: str) -> dict[str, Any]:
     """Return the fields of a record that stands for the class called `name`."""
     if not isinstance(record, _Record) or record.name != name:
         kind = record.name if isinstance(record, _Record) else type(record).__name__
-        raise CheckpointError(f"it holds {kind} where {name} belongs")
+        raise CheckpointError(f"it contains {kind} instead of {name}")
     return dict(record.fields)
 
 

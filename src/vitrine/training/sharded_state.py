@@ -36,12 +36,12 @@ NUMBERS, CHECKSUMS = "numbers.json", "checksums.json"
 
 
 def sharded_path(path: Path) -> Path:
-    """Return the folder that a sharded run keeps in the place of the file `path`."""
+    """Return the folder that a sharded run writes instead of the file `path`."""
     return path.with_suffix("")
 
 
 def save_sharded(state: TrainingState, path: Path, *, processes: Processes, keeps_old: bool = False) -> None:
-    """Write every process's part into a new folder, then put it in the place of the old one."""
+    """Write every process's part into a new folder, then replace the old one by it."""
     fresh, tensors = fresh_path(path), state.tensors()
 
     def prepare() -> None:
@@ -74,7 +74,7 @@ def save_sharded(state: TrainingState, path: Path, *, processes: Processes, keep
 
 
 def require_undamaged_parts(path: Path) -> None:
-    """Refuse a folder with files that are not those that were written; folders of version 0.1 cannot tell."""
+    """Refuse a folder whose files have changed since they were written; folders of version 0.1 have no checksums."""
     if not (path / CHECKSUMS).exists():
         return
     try:
@@ -84,7 +84,7 @@ def require_undamaged_parts(path: Path) -> None:
                 raise CheckpointError(f"it names the file {name!r} outside the folder")
             require_regular_file(path / name)
             if _checksum(path / name) != expected:
-                raise CheckpointError(f"{name} is not the file that was saved")
+                raise CheckpointError(f"{name} has changed since it was saved")
     except (CheckpointError, OSError, ValueError, TypeError) as error:
         raise unreadable(path, error) from error
 
@@ -111,17 +111,17 @@ def _write(file: Path, text: str) -> None:
 
 
 def fresh_path(place: Path) -> Path:
-    """Return where a state is written before it takes the place of the last one."""
+    """Return where a state is written before it replaces the last one."""
     return place.with_name(place.name + ".new")
 
 
 def old_path(place: Path) -> Path:
-    """Return where the state before the last one is."""
+    """Return the folder of the state before the last one."""
     return place.with_name(place.name + ".old")
 
 
 def load_sharded(state: TrainingState, path: Path) -> None:
-    """Read a sharded state into a model that may be sharded otherwise, or not at all."""
+    """Read a sharded state into a model that may be sharded differently, or not at all."""
     numbers = sharded_numbers(path)
     if numbers["step"]:  # before the first step an optimizer has no state
         fill_optimizer(state)

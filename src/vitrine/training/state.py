@@ -39,28 +39,28 @@ class TrainingState:
     best: float | None = None
     best_step: int | None = None
     best_loss: float | None = None
-    """Set where the least loss decides what is best; `best` is then the metric of the same evaluation."""
+    """The lowest loss, if the loss selects the best weights; `best` is then the metric of the same evaluation."""
     evaluations_since_best: int = 0
     evaluated_step: int | None = None
     """The step of the last evaluation, so that a run that stopped right after it does not repeat it."""
     micro_batch: int | None = None
-    """Set where it is smaller than a process's share of the batch: sums are added up in the same order again."""
+    """Set if smaller than a process's share of the batch, so that a resumed run adds up in the same order."""
     sums: dict[str, float] = field(default_factory=dict)
     """Sums since the last logged step, so that a resumed run logs the same means."""
     watched: Monitor = field(default_factory=Monitor)
-    """Losses of before, so that a resumed run reports the same spikes and gaps."""
+    """Earlier losses, so that a resumed run reports the same spikes and gaps."""
 
     def numbers(self) -> dict[str, Any]:
         """Return the values that are not tensors."""
         numbers = {name: getattr(self, name) for name in NUMBERS if name != "monitor"}
-        if numbers["best_loss"] is None:  # versions before 0.2 do not know it
+        if numbers["best_loss"] is None:  # versions before 0.2 cannot read it
             del numbers["best_loss"]
         return {**numbers, "monitor": self.watched.numbers()}
 
     def compared(self, value: float | None, loss: float | None) -> tuple[bool, bool]:
         """Return whether an evaluation is better than the best so far, and whether it is as good.
 
-        The loss decides where both have one, a higher metric otherwise.
+        The lower loss is better if both have one, otherwise the higher metric.
         """
         if value is None:
             return False, False
@@ -125,7 +125,7 @@ def put_back(state: TrainingState, tensors: dict[str, Tensor], numbers: dict[str
     if state.averages is not None:
         averages = section(tensors, "averages.")
         if _shapes(averages) != _shapes(state.averages.weights):
-            raise CheckpointError("its averages are not those of this model")
+            raise CheckpointError("its averages belong to another model")
         state.averages.restore(averages)
     state.watched = Monitor.of(numbers.get("monitor", {}))
     for name, value in numbers.items():

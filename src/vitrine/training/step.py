@@ -34,7 +34,7 @@ class StepState:
     bad: Tensor
     """0 until a loss or gradient is NaN or infinity, then 1 for good."""
     divides_batch: bool = True
-    """Whether images may be taken in micro-batches: not if they are compared with each other."""
+    """Whether the batch may be divided into micro-batches: not if images are compared with each other."""
 
 
 def forward_backward(
@@ -63,7 +63,7 @@ def forward_backward(
 
 
 def out_of_memory(state: StepState) -> NoMemoryError:
-    """Return the error for a step that does not fit and that is not halved by itself."""
+    """Return the error for a step that does not fit in memory and cannot be halved automatically."""
     count, fewer = state.micro_batch, list[TryOption]()
     if count > 1 and state.divides_batch:
         fewer = [TryOption("set", "to take fewer images at a time", f"training.micro_batch={count // 2}")]

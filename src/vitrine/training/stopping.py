@@ -37,11 +37,11 @@ class NotFiniteError(TrainingError):
 
 
 class NoMemoryError(TrainingError):
-    """A step needs more memory than there is, even with the smallest micro-batch."""
+    """A step does not fit in memory, even with the smallest micro-batch."""
 
 
 class Stoppable(Protocol):
-    """Whatever can be asked to stop."""
+    """Anything that can be asked to stop."""
 
     wants_to_stop: bool
 
@@ -55,7 +55,7 @@ def saving_on_signals(run: Stoppable) -> Iterator[None]:
             raise KeyboardInterrupt
         run.wants_to_stop = True
 
-    # A signal that is ignored stays so: `nohup` wants a run to survive its terminal.
+    # Ignored signals stay ignored: `nohup` lets a run survive its terminal.
     heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     try:
         before = {number: signal.signal(number, ask) for number in heard}
@@ -79,7 +79,7 @@ def not_finite(
     run: Path,
     saved_step: int,
 ) -> NotFiniteError:
-    """Return the error for NaN or infinity: its step, its files, the last good weights, and what may help."""
+    """Return the error for NaN or infinity: its step, its files, the last good weights and possible fixes."""
     problem = (
         f"the loss or a gradient of step {step + 1} is NaN or infinity; the weights before it are in {weights}; "
         f"the batch was {batch}; try a lower learning rate (now {config.lr:g}) or a longer warm-up"

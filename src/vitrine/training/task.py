@@ -1,4 +1,4 @@
-"""The task of the loop, as functions: batches, loss, evaluation; and how training ended."""
+"""The task of the loop, as functions (batches, loss, evaluation), and the outcome of training."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,24 +19,24 @@ class Task:
     batches: Callable[[int, int], Iterator[Batch]]
     """From (start, stop) to the batches of these steps, a pure function of seed and step."""
     prepare: Callable[[Batch], Parts]
-    """From a batch to what the loss reads, on the device: augmented, normalised."""
+    """From a batch to the inputs of the loss, on the device: augmented, normalised."""
     loss_of: LossOf
     divides_batch: bool = True
-    """Whether a batch may be taken in micro-batches."""
+    """Whether a batch may be divided into micro-batches."""
     evaluate: Evaluate | None = None
     metric: str | None = "accuracy"
-    """Which number of the evaluation decides what is best; higher is better. None keeps the last weights."""
+    """The metric of the evaluation that selects the best weights; higher is better. None keeps the last weights."""
     criterion: str | None = None
-    """A loss of the evaluation that decides instead of the metric; lower is better."""
+    """A loss of the evaluation that selects them instead of the metric; lower is better."""
     evaluates_start: bool = False
-    """Whether the model is evaluated before the first step, as it may be good already."""
+    """Whether the model is also evaluated before the first step, because it may be good already."""
     on_best: Callable[[], None] | None = None
     """Called after the weights of the best evaluation so far were saved."""
     after_step: Callable[[nn.Module, dict[str, torch.Tensor], int, torch.Tensor], None] | None = None
     """Called after every update with the model, the sums of the step, the step (from 0) and the flag of NaN or
-    infinity: moves what gradients do not. Sums that it removes are not logged."""
+    infinity: updates the parts without gradients. Sums that it removes are not logged."""
     draw: Callable[[nn.Module, int], None] | None = None
-    """Called at every evaluation with the model and the number of steps, to draw what the model does."""
+    """Called at every evaluation with the model and the number of steps, to draw the model's outputs."""
     names_of: Callable[[int], Sequence[str]] = field(default=lambda step: ())
     """The files of a step's batch, for messages."""
 

@@ -55,13 +55,13 @@ def changed(folder: Path, **tensors: torch.Tensor | None) -> Path:
 def test_a_truncated_safetensors_file_is_named(folder: Path, part: float) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
-    refused(path, "cut off")
+    refused(path, "truncated")
 
 
 @pytest.mark.parametrize("part", [0.3, 0.999])
 def test_a_truncated_npz_file_is_named(npz: Path, part: float) -> None:
     npz.write_bytes(npz.read_bytes()[: int(npz.stat().st_size * part)])
-    refused(npz, "cut off or damaged")
+    refused(npz, "truncated or damaged")
 
 
 @pytest.mark.parametrize("part", [0.3, 0.999])
@@ -70,7 +70,7 @@ def test_a_truncated_torch_file_is_named(tmp_path: Path, part: float, is_zip: bo
     path = tmp_path / "model.pth"
     torch.save(small_vit().state_dict(), path, _use_new_zipfile_serialization=is_zip)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
-    refused(path, "cut off or damaged")
+    refused(path, "truncated or damaged")
 
 
 def test_a_flipped_bit_in_our_own_file_is_found(folder: Path) -> None:
@@ -193,7 +193,7 @@ def test_an_array_whose_header_promises_more_than_there_is_is_refused(tmp_path: 
 def test_a_safetensors_header_of_absurd_length_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     path.write_bytes((1 << 60).to_bytes(8, "little") + b"{}")
-    refused(path, "cut off or no safetensors file")
+    refused(path, "truncated or not a safetensors file")
 
 
 def test_overlong_offsets_are_refused_by_tensor(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_record_inside_a_file_that_is_no_json_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{", "[]", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
 def test_an_index_of_shards_that_is_none_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(text)
-    refused(tmp_path / "model.safetensors.index.json", "is no index of shards")
+    refused(tmp_path / "model.safetensors.index.json", "is not an index of shards")
 
 
 @pytest.mark.parametrize(

@@ -160,11 +160,11 @@ def test_heads_of_an_odd_width_are_read_from_an_official_file(tmp_path: Path) ->
         ({"has_distillation_token": True}, "npz", "a distillation token"),
         ({}, "dinov2", "files have no head"),
         ({"num_classes": None}, "dinov2", "always has LayerScale"),
-        ({"embedding_norm": True}, "timm", "where patches have no bias"),
+        ({"embedding_norm": True}, "timm", "if patches have no bias"),
         (
             {"embedding_norm": True, "num_classes": None},
             "hf",
-            "of patches without a bias",
+            "CLIP .*no patch bias",
         ),
         ({"embedding_norm": True, "patch_bias": False}, "hf", "CLIP has no head"),
         (
@@ -195,7 +195,7 @@ def test_what_a_target_cannot_hold_is_refused_with_the_reason_and_a_way(
             tmp_path / ("out.npz" if to == "npz" else "out"),
             to=to,
         )
-    assert reason in str(caught.value)
+    assert re.search(reason, str(caught.value))
     assert any(word in str(caught.value) for word in ("layout", "keep it"))
     assert list(tmp_path.iterdir()) == []
 
@@ -247,8 +247,8 @@ def test_a_bare_state_dict_of_a_resnet_is_read_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"hidden_act": "swish"}, "wants the activation 'swish'"),
-        ({"pooler_act": "relu"}, "wants the pooler 'relu'"),
+        ({"hidden_act": "swish"}, "has the unknown activation 'swish'"),
+        ({"pooler_act": "relu"}, "has the unknown pooler 'relu'"),
     ],
 )
 def test_a_config_of_transformers_with_another_function_is_refused(

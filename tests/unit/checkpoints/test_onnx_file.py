@@ -62,5 +62,5 @@ def test_a_graph_gives_back_the_model_that_it_was_exported_from(tmp_path: Path, 
 def test_a_truncated_graph_is_named(tmp_path: Path, model: Model, part: float) -> None:
     path = graph_of(model, tmp_path / "model.onnx")
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
-    with pytest.raises(CheckpointError, match=r"model\.onnx is cut off"):
+    with pytest.raises(CheckpointError, match=r"model\.onnx is truncated"):
         load(path, num_heads=4)

@@ -22,7 +22,7 @@ def test_a_claim_is_doubted_only_beyond_the_interval_of_the_accuracy():
     assert compared(0.58, many).startswith("more often")
     assert compared(0.75, many).startswith("less often")
     assert compared(0.66, many).startswith("about as often")
-    assert compared(0.58, few).endswith("so few images can show")
+    assert compared(0.58, few).endswith("within the 95 % interval")
     figures = score_single_label(
         np.eye(2)[[0, 1]] * 0.1, np.array([0, 1]), classes=("cat", "dog"), resamples=2
     )

@@ -118,7 +118,7 @@ def test_a_flipped_bit_in_the_numbers_is_noticed(stopped: Path) -> None:
     place = stopped.read_bytes().index(b'step\\": 8')
     flip(stopped, place + len(b'step\\": '))
     assert b'step\\": 9' in stopped.read_bytes()
-    with pytest.raises(CheckpointError, match="not those that were saved"):
+    with pytest.raises(CheckpointError, match="changed since they were saved"):
         numbers_of(stopped)
 
 

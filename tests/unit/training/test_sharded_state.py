@@ -176,7 +176,7 @@ MALFORMED: dict[str, tuple[Callable[[Metadata], object], str]] = {
     ),
     "a size for a chunk": (
         lambda contents: setattr(an_entry(contents), "chunks", [torch.Size((1,))]),
-        "holds Size where ChunkStorageMetadata belongs",
+        "contains Size instead of ChunkStorageMetadata",
     ),
 }  # fmt: skip
 

@@ -71,7 +71,7 @@ class BiTNpzLayout:
         return declared
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Hold BiT ResNets only."""
+        """Refuse all models but BiT ResNets."""
         if not isinstance(config, BiTConfig):
             return "a BiT .npz holds only BiT ResNets"
         return (

@@ -73,7 +73,7 @@ class CLIPLayout(NamedLayout):
             )
         if activation not in ACTIVATIONS:
             raise CheckpointError(
-                f"{hints.path} wants the activation {activation!r}; known: {', '.join(ACTIVATIONS)}"
+                f"{hints.path} has the unknown activation {activation!r}; known: {', '.join(ACTIVATIONS)}"
             )
         projection = index.get(names.projection)
         width = None if projection is None else projection.shape[1 if names.is_projection_transposed else 0]
@@ -110,9 +110,7 @@ class CLIPLayout(NamedLayout):
             return reason
         assert isinstance(config, ViTConfig)
         if not config.embedding_norm or config.patch_bias:
-            return (
-                f"{self.name} norms the embedding of patches without a bias; the layouts timm and vitrine can"
-            )
+            return f"{self.name} has an embedding norm and no patch bias; the layouts timm and vitrine can hold it"
         if config.activation not in ("gelu", "quick_gelu"):
             return f"{self.name} cannot hold the activation {config.activation}; the layout vitrine can"
         if config.num_classes:
@@ -120,7 +118,7 @@ class CLIPLayout(NamedLayout):
         return None
 
     def left_out(self, name: str) -> str | None:
-        """Recognise the text tower, and what a traced module keeps."""
+        """Recognise the text tower, and the constants of a traced module."""
         if name.startswith(OF_TEXT):
             return "of the text tower"
         return "an index, not a weight" if name.endswith("position_ids") or name in OF_JIT else None

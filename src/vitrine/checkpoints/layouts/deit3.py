@@ -106,7 +106,7 @@ class DeiT3Layout(TimmLayout):
         ]
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Return what the authors' code cannot hold."""
+        """Return why the authors' code cannot hold a model."""
         reason = refuse_odd_vit(
             config, where=self.name, instead="the layout vitrine holds every model", layer_scale=True,
             no_qkv_bias=True,

@@ -59,7 +59,7 @@ class DINOv3Layout(NamedLayout):
         return self.names.registers == OFFICIAL.registers
 
     def configure(self, index: Index, hints: Hints) -> Configured:
-        """Read the config; official files tell the heads by the number of their frequencies."""
+        """Read the config; in official files, the number of frequencies gives that of the heads."""
         said, names = hints.settings, self.names
         kernel = shape_of(index, f"{names.patch}.weight", hints=hints, axes=4)
         periods, registers = index.get("rope_embed.periods"), index.get(names.registers)
@@ -109,7 +109,7 @@ class DINOv3Layout(NamedLayout):
         return next((reason for start, reason in UNUSED.items() if name.startswith(start)), None)
 
     def constants(self, config: ModelConfig) -> Mapping[str, Tensor]:
-        """Return the tensors that the authors' code wants beside the weights: masks, frequencies, an unused token."""
+        """Return the tensors that the authors' code needs beside the weights: masks, frequencies, an unused token."""
         if not self.is_official:
             return {}
         assert isinstance(config, ViTConfig)

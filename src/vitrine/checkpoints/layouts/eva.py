@@ -1,6 +1,6 @@
 """timm's Eva: EVA-02 (arXiv:2303.11331), and DINOv3 as timm has it.
 
-The file says nothing of rotations: every published model with SwiGLU or without a position table has them.
+The file does not record rotary positions: every published model with SwiGLU or without a position table has them.
 """
 
 import dataclasses

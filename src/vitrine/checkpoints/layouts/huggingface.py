@@ -86,7 +86,7 @@ class HuggingFaceLayout:
         activation = said.get("hidden_act", "gelu")
         if activation not in GELUS:
             raise CheckpointError(
-                f"{hints.path} wants the activation {activation!r}; known: {', '.join(GELUS)}"
+                f"{hints.path} has the unknown activation {activation!r}; known: {', '.join(GELUS)}"
             )
         block, parts = self.block(0), self.parts
         width = shape_of(index, f"{embeddings}patch_embeddings.projection.weight", hints=hints, axes=4)[0]
@@ -133,7 +133,7 @@ class HuggingFaceLayout:
             return {"num_classes": None}, ()
         if hints.settings.get("pooler_act", "tanh") != "tanh":
             raise CheckpointError(
-                f"{hints.path} wants the pooler {hints.settings['pooler_act']!r}; known: tanh"
+                f"{hints.path} has the unknown pooler {hints.settings['pooler_act']!r}; known: tanh"
             )
         return {"num_classes": None, "representation_width": pooler.shape[0]}, ()
 

@@ -32,14 +32,14 @@ class Hints:
     image_size: tuple[int, int] | None = None
     """The size that the positions were made for, where a file says it."""
     asked_size: tuple[int, int] | None = None
-    """The size that the user wants; tells the grid only where nothing else does."""
+    """The size that the user requests; it determines the grid only if nothing else does."""
     num_heads: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """The user's values for fields of the config; they replace what a layout reads or assumes."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The config.json beside the weights, Hugging Face's or timm's."""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """Words inside the file of weights."""
+    """The metadata inside the weights file."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def vit_config(
     """Build a config from names and shapes.
 
     `patch_kernel` is (width, channels, rows, columns), `table` the name of the positions, `num_slots` how many
-    rows it has before those of the patches. Without `num_heads` in file or hints they are assumed, and it is said.
+    rows it has before those of the patches. Without `num_heads` in the file or the hints it is assumed, with a note.
     """
     notes = []
     width, channels, rows, columns = patch_kernel
@@ -188,7 +188,7 @@ def shape_of(index: Index, name: str, *, hints: Hints, axes: int) -> tuple[int, 
     shape = index[name].shape
     if len(shape) != axes:
         raise CheckpointError(
-            f"{hints.path} holds {name} as {shape}, expected {axes} axes; the file is no ViT or damaged"
+            f"{hints.path} holds {name} as {shape}, expected {axes} axes; the file is not a ViT, or it is damaged"
         )
     return shape
 

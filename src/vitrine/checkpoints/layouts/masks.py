@@ -1,6 +1,6 @@
-"""Models of masks as their authors and transformers store them: Segmenter's mask transformer, and EoMT.
+"""Mask models as their authors and transformers store them: Segmenter's mask transformer, and EoMT.
 
-The ViT inside has timm's names (or, of transformers' EoMT, its own); what stands around it is declared here.
+The ViT inside has timm's names (or, of transformers' EoMT, its own); the layers around it are declared here.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,13 +33,13 @@ SEGMENTER_EPS = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class MaskLayout:
-    """A layout of one kind of model: how it is read, and how its tensors are called."""
+    """A layout of one kind of model: how it is read, and what its tensors are called."""
 
     name: str
     read: Callable[[Index, Hints], Configured]
     declare: Callable[[DenseConfig], list[Rule]]
     skipped: Mapping[str, str]
-    """Beginnings of names that are not read, and what they are."""
+    """Beginnings of the names that are not read, each with what these tensors are."""
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
 
@@ -63,7 +63,7 @@ class MaskLayout:
         return f"files of {self.name} are read and not written; the layout vitrine holds every model"
 
     def left_out(self, name: str) -> str | None:
-        """Recognise what is saved beside the model."""
+        """Recognise tensors that are saved beside the model."""
         return next((why for start, why in self.skipped.items() if name.startswith(start)), None)
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
@@ -171,7 +171,7 @@ def hugging_face_eomt() -> MaskLayout:
 def _read_hugging_face(index: Index, hints: Hints) -> Configured:
     said = hints.settings
     if said.get("use_swiglu_ffn") or said.get("hidden_act", "gelu") != "gelu":
-        raise CheckpointError(f"{hints.path} wants an MLP that is not read here; known: gelu without gates")
+        raise CheckpointError(f"{hints.path} has an MLP that cannot be read; known: gelu without gates")
     registers = index.get("embeddings.register_tokens")
     kernel = shape_of(index, "embeddings.patch_embeddings.projection.weight", hints=hints, axes=4)
     described = vit_config(

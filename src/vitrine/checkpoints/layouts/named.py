@@ -169,7 +169,7 @@ def read_blocks(names: Names, index: Index, hints: Hints) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedLayout:
-    """A layout that is its names; each family derives one that reads its config and refuses what it cannot hold."""
+    """A layout described by its names; each family derives one that reads its config and refuses other models."""
 
     names: Names
     label: str
@@ -189,7 +189,7 @@ class NamedLayout:
         return vit_rules(self.names, config)
 
     def constants(self, config: ModelConfig) -> Mapping[str, Tensor]:
-        """Return tensors that the library's code wants in the file beside the weights."""
+        """Return tensors that the library's code needs in the file beside the weights."""
         return {}
 
     def settings(self, config: ModelConfig) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class OfficialLayout:
         }
 
     def configure(self, index: Index, hints: Hints) -> Configured:
-        """Read the config; the shape of the query kernel has the number of heads."""
+        """Read the config; the shape of the query kernel gives the number of heads."""
         p, lead = self.prefix, int(self.generation == "D")
         block, parts = self.block(0), self.parts
         rows, columns, inner, width = shape_of(index, f"{p}embedding/kernel", hints=hints, axes=4)

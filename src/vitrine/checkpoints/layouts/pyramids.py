@@ -63,7 +63,7 @@ class PyramidLayout:
         return self.kind
 
     def wants_slots(self, config: ModelConfig) -> None:
-        """The position of PVT's class token cannot be taken away, and others have none."""
+        """The position of PVT's class token cannot be removed, and the other families have none."""
         return
 
     def embedding(self, stage: int) -> str:
@@ -126,7 +126,7 @@ class PyramidLayout:
         return Configured(CONFIGS[self.kind](**options), tuple(notes))
 
     def reduction(self, index: Index, stage: int) -> int:
-        """Read how many cells a side become one key: the kernel of the convolution that reduces them."""
+        """Read how many cells per side become one key: the kernel of the convolution that reduces them."""
         kernel = index.get(f"{self.block(stage, 0)}.attn.sr.weight")
         return kernel.shape[-1] if kernel is not None else 1
 
@@ -177,7 +177,7 @@ class PyramidLayout:
         return [*declared, *(layer("head", "head") if config.num_classes else ())]
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Hold the models of one family, with four stages."""
+        """Refuse all models but those of one family with four stages."""
         if type(config) is not CONFIGS[self.kind]:
             return f"the layout {self.kind} holds only {self.kind.removeprefix('timm ')} models; vitrine holds any"
         assert isinstance(config, PyramidConfig)
@@ -190,7 +190,7 @@ class PyramidLayout:
         return None
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
-        """Return the papers' evaluation: the shorter side to 256 of 224, a centre crop, ImageNet's statistics."""
+        """Return the papers' evaluation: shorter side 256 for 224 pixels, a centre crop, ImageNet's statistics."""
         usual = config.channels == len(IMAGENET_MEAN)
         return Preprocess(
             size=config.image_size,
@@ -221,5 +221,5 @@ def official_layout(config: PyramidConfig) -> PyramidLayout:
 
 
 def timm_layout(config: PyramidConfig) -> PyramidLayout:
-    """Return timm's layout of a model; PVT v1, which timm has not, is refused by it."""
+    """Return timm's layout of a model; it refuses PVT v1, which timm does not have."""
     return PyramidLayout(kind="timm PVT v2" if isinstance(config, PVTv2Config) else "PCPVT")

@@ -28,7 +28,7 @@ EPS = 1e-6
 
 
 class SigLIPLayout(NamedLayout):
-    """The image tower with its attention pooling, whose output is the image's place beside texts."""
+    """The image tower with its attention pooling, whose output is compared with embeddings of texts."""
 
     def configure(self, index: Index, hints: Hints) -> Configured:
         """Read the config; activation and heads from config.json, where there is one."""
@@ -42,7 +42,7 @@ class SigLIPLayout(NamedLayout):
         activation = said.get("hidden_act", "gelu_pytorch_tanh")
         if activation not in ACTIVATIONS:
             raise CheckpointError(
-                f"{hints.path} wants the activation {activation!r}; known: {', '.join(ACTIVATIONS)}"
+                f"{hints.path} has the unknown activation {activation!r}; known: {', '.join(ACTIVATIONS)}"
             )
         return vit_config(
             index,

@@ -90,7 +90,7 @@ class T2TLayout:
         return declared + (layer("head", "head") if config.num_classes else [])
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Hold T2T-ViT only, as it was published."""
+        """Refuse all models but T2T-ViT as it was published."""
         if not isinstance(config, ViTConfig) or not isinstance(config.stem, TokensToTokenConfig):
             return "T2T-ViT's files hold only models with its tokens-to-token stem"
         published = TokensToTokenConfig(mixing=config.stem.mixing, token_width=config.stem.token_width)
@@ -113,7 +113,7 @@ class T2TLayout:
         return None
 
     def left_out(self, name: str) -> str | None:
-        """Know nothing but weights in these files."""
+        """Expect only weights in these files."""
         return None
 
     def preprocess(self, config: ModelConfig) -> Preprocess:

@@ -217,7 +217,7 @@ class TimmLayout:
         if reason is None and is_timm:
             assert isinstance(config, ViTConfig)
             if config.embedding_norm == config.patch_bias:
-                return "timm norms the embedding exactly where patches have no bias; the layout vitrine can hold it"
+                return "timm has an embedding norm exactly if patches have no bias; the layout vitrine can hold it"
         if reason is None and not is_timm:
             assert isinstance(config, ViTConfig)
             if config.num_classes:

@@ -56,7 +56,7 @@ class TimmBiTLayout:
         return declared
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Hold BiT ResNets only."""
+        """Refuse all models but BiT ResNets."""
         if not isinstance(config, BiTConfig):
             return "timm's ResNetV2 holds only BiT ResNets"
         return (

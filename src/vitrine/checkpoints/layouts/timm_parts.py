@@ -127,7 +127,9 @@ def activation_of(hints: Hints) -> dict[str, str]:
     said = str(arguments.get("act_layer") or "gelu").replace("_", "")
     architecture = str(hints.settings.get("architecture") or "")
     if said not in ACTIVATIONS:
-        raise CheckpointError(f"{hints.path} wants the activation {said!r}; known: {', '.join(ACTIVATIONS)}")
+        raise CheckpointError(
+            f"{hints.path} has the unknown activation {said!r}; known: {', '.join(ACTIVATIONS)}"
+        )
     if "siglip" in architecture or hints.metadata.get("gelu") == "tanh":
         return ACTIVATIONS["gelutanh"]
     return ACTIVATIONS[said]

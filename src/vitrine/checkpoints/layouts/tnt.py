@@ -44,10 +44,10 @@ INSIDE = (
     ("outer.norm_2", "outer_norm2", "norm_mlp"),
     ("outer.mlp", "outer_mlp", "mlp"),
 )
-# We keep queries, keys and values in one layer; these files queries and keys in one, values in another.
+# We keep queries, keys and values in one layer; these files keep queries and keys in one, values in another.
 QUERIES_AND_KEYS = View("split", lambda tensor: tensor[: tensor.shape[0] // 3 * 2])
 # Zeros that nothing reads, one row per patch. They are in the authors' count of parameters, not in our model: reading
-# fills a tensor that is dropped, writing makes them anew.
+# fills a tensor that is dropped, and writing creates them again.
 UNUSED = View("unused zeros", lambda positions: torch.zeros_like(positions[:, 1:]))
 VALUES = View("split", lambda tensor: tensor[tensor.shape[0] // 3 * 2 :])
 
@@ -163,7 +163,7 @@ class TNTLayout:
         return layer(theirs, ours)
 
     def refusal(self, config: ModelConfig) -> str | None:
-        """Hold TNT only, as it was published."""
+        """Refuse all models but TNT as it was published."""
         if not isinstance(config, TNTConfig):
             return "TNT's files hold only TNT"
         if config.patch_size[0] != config.patch_size[1] or config.word_stride != WORD_STRIDE:
@@ -171,7 +171,7 @@ class TNTLayout:
         return None
 
     def left_out(self, name: str) -> str | None:
-        """Know nothing but weights in these files."""
+        """Expect only weights in these files."""
         return None
 
     def preprocess(self, config: ModelConfig) -> Preprocess:

@@ -60,7 +60,7 @@ class YolosLayout:
         activation = hints.settings.get("hidden_act", "gelu")
         if activation not in GELUS:
             raise CheckpointError(
-                f"{hints.path} wants the activation {activation!r}; known: {', '.join(GELUS)}"
+                f"{hints.path} has the unknown activation {activation!r}; known: {', '.join(GELUS)}"
             )
         described = vit_config(
             index,
@@ -111,7 +111,7 @@ class YolosLayout:
         return "files of YOLOS are read and not written; the layout vitrine holds every model"
 
     def left_out(self, name: str) -> str | None:
-        """Recognise what is saved beside the model."""
+        """Recognise tensors that are saved beside the model."""
         return "a classifier of whole pictures" if name.startswith(f"{self.vit_prefix}head.") else None
 
     def preprocess(self, config: ModelConfig) -> Preprocess:

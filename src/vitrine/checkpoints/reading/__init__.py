@@ -43,7 +43,9 @@ def is_npz(path: Path) -> bool:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, OSError) as error:
-        raise CheckpointError(f"{path} is cut off or damaged ({error}); download or copy it again") from None
+        raise CheckpointError(
+            f"{path} is truncated or damaged ({error}); download or copy it again"
+        ) from None
     if any(name.endswith("data.pkl") for name in names):
         return False
     if names and all(name.endswith(".npy") for name in names):

@@ -40,7 +40,7 @@ class NpzFile:
             }
         except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError) as error:
             raise CheckpointError(
-                f"{path} is cut off or damaged ({error}); download or copy it again"
+                f"{path} is truncated or damaged ({error}); download or copy it again"
             ) from None
 
     def read(self, name: str, *, row: int | None = None) -> Tensor:
@@ -56,7 +56,7 @@ class NpzFile:
             raise CheckpointError(f"{self.path} is damaged in its array {name}: {error}") from None
         if len(data) != count:
             raise CheckpointError(
-                f"{self.path} is cut off: its array {name} of {spec} needs {count:,} bytes and has {len(data):,}"
+                f"{self.path} is truncated: its array {name} of {spec} needs {count:,} bytes and has {len(data):,}"
             )
         array = np.frombuffer(data, dtype=dtype).reshape(shape)
         if spec.dtype == torch.bfloat16:
@@ -147,4 +147,4 @@ def torch_dtype(dtype: np.dtype[Any], *, name: str, path: Path) -> torch.dtype:
     try:
         return torch.from_numpy(np.empty(0, dtype=dtype.newbyteorder("="))).dtype
     except TypeError:
-        raise CheckpointError(f"{path} holds {name} as {dtype}, which is no number type of torch") from None
+        raise CheckpointError(f"{path} holds {name} as {dtype}, which torch does not support") from None

@@ -21,7 +21,7 @@ DTYPES = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bflo
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 MAX_VARINT_BYTES = 10
 OURS = "vitrine"
-"""The word in the metadata of what `vitrine export` writes."""
+"""The metadata key of files that `vitrine export` writes."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class OnnxFile:
                 content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             initialisers, nodes = read_graph(content)
         except (ValueError, IndexError, OSError) as error:
-            raise CheckpointError(f"{path} is cut off or no ONNX file ({error})") from None
+            raise CheckpointError(f"{path} is truncated or not an ONNX file ({error})") from None
         self._stored = name_parameters(initialisers, nodes)
         self.metadata: Mapping[str, str] = describe(nodes)
         index = {}
@@ -106,7 +106,7 @@ def read_metadata(path: Path) -> dict[str, str]:
                 }
                 metadata[words[1]] = words.get(2, "")
     except (ValueError, IndexError, KeyError, OSError) as error:
-        raise CheckpointError(f"{path} is cut off or no ONNX file ({error})") from None
+        raise CheckpointError(f"{path} is truncated or not an ONNX file ({error})") from None
     return metadata
 
 
@@ -179,7 +179,7 @@ def spec_of(stored: Stored, *, name: str, path: Path) -> Spec:
         spec = Spec(part.shape, DTYPES[part.dtype])
         if len(part.data) != spec.num_bytes:
             raise CheckpointError(
-                f"{path} is cut off: its tensor {name} of {spec} needs {spec.num_bytes:,} bytes and has "
+                f"{path} is truncated: its tensor {name} of {spec} needs {spec.num_bytes:,} bytes and has "
                 f"{len(part.data):,}"
             )
     first = stored.parts[0]

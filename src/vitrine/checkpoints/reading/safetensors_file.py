@@ -80,7 +80,7 @@ class SafetensorsFile:
     """One .safetensors file."""
 
     verifier: Verifier | None = None
-    """Hears of every tensor that is read whole, where its checksum is known."""
+    """Checks every tensor that is read whole and has a known checksum."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -165,7 +165,7 @@ def read_weight_map(path: Path) -> dict[str, str]:
     except (ValueError, KeyError, TypeError):
         names = None
     if not isinstance(names, dict) or not all(isinstance(shard, str) for shard in names.values()):
-        raise CheckpointError(f"{path} is no index of shards: it has no weight_map")
+        raise CheckpointError(f"{path} is not an index of shards: it has no weight_map")
     return names
 
 
@@ -175,7 +175,7 @@ def read_header(file: IO[bytes], *, path: Path, size: int) -> tuple[dict[str, An
     count = int.from_bytes(length, "little")
     if len(length) < 8 or count > min(size - 8, MAX_HEADER_BYTES):
         raise CheckpointError(
-            f"{path} is cut off or no safetensors file: it has {size:,} bytes and promises a header of "
+            f"{path} is truncated or not a safetensors file: it has {size:,} bytes and declares a header of "
             f"{count:,}; download or copy it again"
         )
     try:
@@ -183,7 +183,7 @@ def read_header(file: IO[bytes], *, path: Path, size: int) -> tuple[dict[str, An
     except ValueError:
         header = None
     if not isinstance(header, dict):
-        raise CheckpointError(f"{path} is no safetensors file: its header is not a JSON object")
+        raise CheckpointError(f"{path} is not a safetensors file: its header is not a JSON object")
     return header, 8 + count
 
 
@@ -210,7 +210,7 @@ def read_index(
             )
         if start + end > size:
             raise CheckpointError(
-                f"{path} is cut off: its tensor {name} of {spec} ends at byte {start + end:,}, "
+                f"{path} is truncated: its tensor {name} of {spec} ends at byte {start + end:,}, "
                 f"the file at {size:,}; download or copy it again"
             )
         index[name], offsets[name] = spec, start + begin

@@ -76,9 +76,9 @@ def unpickle(path: Path) -> Any:
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=True if is_zip else None)
     except pickle.UnpicklingError as error:
         wanted = re.search(r"(?:GLOBAL|global|class|function)\s+`?([\w.]+\.[\w.]+)", str(error))
-        what = f" (it wants {wanted[1]})" if wanted else ""
+        what = f" (it needs {wanted[1]})" if wanted else ""
         if wanted is None and "Unsupported" not in str(error) and "Weights only" not in str(error):
-            raise CheckpointError(f"{path} is cut off or damaged; download or copy it again") from None
+            raise CheckpointError(f"{path} is truncated or damaged; download or copy it again") from None
         kind = "a Lightning checkpoint" if path.suffix == ".ckpt" else "a pickle"
         raise CheckpointError(
             f"{path} is {kind} that would run code when read{what} and is refused; "
@@ -86,7 +86,9 @@ def unpickle(path: Path) -> Any:
         ) from None
     except (RuntimeError, EOFError, ValueError, KeyError, AttributeError) as error:
         first = str(error).split("\n")[0]
-        raise CheckpointError(f"{path} is cut off or damaged ({first}); download or copy it again") from None
+        raise CheckpointError(
+            f"{path} is truncated or damaged ({first}); download or copy it again"
+        ) from None
 
 
 def find_tensors(content: Any) -> dict[str, Tensor]:

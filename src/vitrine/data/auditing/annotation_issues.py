@@ -17,7 +17,7 @@ from vitrine.spelling import printable
 
 # Problems for which a picture is skipped.
 UNUSABLE = ("unreadable mask", "mask size", "unreadable boxes", "box size")
-# Pixels by which a box may reach over the border: tools round differently.
+# Pixels by which a box may extend beyond the border: tools round differently.
 TOLERANCE = 1.0
 
 
@@ -66,7 +66,7 @@ def survey_annotations(
 def unseen_class_issues(
     splits: Mapping[str, Source], surveys: Mapping[str, AnnotationSurvey]
 ) -> Iterator[Issue]:
-    """Report classes that no picture of the first split has, and those that only others lack."""
+    """Report classes that do not occur in the first split, and those that are missing only in another split."""
     first = next(iter(splits))
     for number, name in enumerate(splits[first].classes):
         for split, survey in surveys.items():

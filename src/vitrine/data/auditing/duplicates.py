@@ -9,7 +9,7 @@ from vitrine.data.auditing.survey import ImageSurvey
 from vitrine.data.sources.source import Source
 from vitrine.runtime.progress import notice
 
-# Comparisons (times shifted views) up to which shifted copies are searched for as well: a minute on two cores.
+# Up to this many comparisons (times shifted views), shifted copies are searched for as well: a minute on two cores.
 _MOST_SHIFTED_COMPARISONS = 20_000_000_000
 _NUM_VIEWS = 9
 
@@ -102,7 +102,7 @@ def _near(surveys: Mapping[str, ImageSurvey]) -> Iterator[tuple[tuple[str, int],
 
 
 def _without_implied(pairs: list[Duplicate]) -> list[Duplicate]:
-    """Drop pairs that follow from others: ten photos of one series make the nine closest pairs, not 45.
+    """Drop pairs that follow from others: of ten photos of one series, the nine closest pairs are kept, not all 45.
 
     Leaks and conflicting labels are all kept: each is a mistake of its own.
     """

@@ -108,8 +108,8 @@ def aligned_similarity(
 ) -> tuple[Numbers, Numbers]:
     """Correlate pairs of thumbnails (N, 32, 32), at the best shift: grey and detail, (N,).
 
-    `grey` is the correlation of the windows. `detail` is the same once the mean of every row and column has
-    been taken away: a horizon or a bright sky makes two different photos agree in grey, not in detail.
+    `grey` is the correlation of the windows. `detail` is the same after the mean of every row and column is
+    subtracted: a horizon or a bright sky makes two different photos agree in grey, not in detail.
     """
     base = others[:, REACH:-REACH, REACH:-REACH].astype(np.float32)
     mean = base.mean((1, 2), keepdims=True)
@@ -128,10 +128,10 @@ def aligned_similarity(
 def finely_aligned_similarity(
     queries: NDArray[np.uint8], others: NDArray[np.uint8]
 ) -> tuple[Numbers, Numbers]:
-    """Do as `aligned_similarity` at the shifts between: half a pixel down, right, and both.
+    """Correlate pairs as `aligned_similarity` does, at half-pixel shifts: down, right, and both.
 
-    A copy of a large photo that was moved or cropped a little has moved by a part of a thumbnail's pixel.
-    Each side is moved a quarter, one forth and one back, so that both are blurred alike.
+    A copy of a large photo that was moved or cropped a little has moved by a fraction of a thumbnail's pixel.
+    Both images move by a quarter of a pixel, in opposite directions, so that both are blurred equally.
     """
     grey, detail = np.full(len(queries), -1.0, np.float32), np.full(len(queries), -1.0, np.float32)
     for axes in ((1,), (2,), (1, 2)):
@@ -159,7 +159,7 @@ def _quarter(images: Numbers, axis: int, *, forth: bool) -> Numbers:
 def _window_lengths(images: Numbers) -> Numbers:
     """Length of every window of (N, 32, 32) without its mean, and without its rows' and columns' means.
 
-    Returns (N, 25, 2), from running sums: the windows themselves need not be gone through.
+    Returns (N, 25, 2), from running sums, without a loop over the windows.
     """
     exact = images.astype(np.float64)  # running sums of squares lose too many digits in single precision
     row_sums, column_sums = _running(exact, 2), _running(exact, 1)  # (N, 32, 5), (N, 5, 32)

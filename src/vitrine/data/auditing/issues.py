@@ -18,11 +18,11 @@ from vitrine.spelling import counted, printable
 
 # A class with fewer images than this in its first split is too small to hold any out and still learn from it.
 TINY_CLASS = 5
-# An image with a side shorter than this has nothing to recognise: 1 x 1 pixels count visits of web pages.
+# An image with a side shorter than this has nothing to recognise: images of 1 x 1 pixels count visits of web pages.
 TINY_SIDE = 8
 # An image whose sides differ by more than this factor is shown to a model mostly distorted or cropped away.
 EXTREME_ASPECT = 20
-# Images of the largest class per image of the smallest, from which on classes are uneven: a choice, not measured.
+# Ratio of the largest class to the smallest from which classes count as uneven: a choice, not measured.
 UNEVEN = 4
 # All problems, the worst first; the first five keep an image from being decoded.
 PROBLEMS = (
@@ -77,11 +77,11 @@ REMEDIES = {
     "empty class": "Add images, or delete the folder; training skips the class.",
     "missing class": "Add images of the class to this split; its score says nothing about the class.",
     "single class": "Add a folder with images of another class.",
-    "leak": "Delete one of the two copies, or the score will be too good.",
+    "leak": "Delete one of the two copies, or the score will be too optimistic.",
     "conflicting labels": "Decide which label is right, and delete the other copy.",
     "exact duplicate": "Nothing to do: copies stay in one split. Delete them to train a little faster.",
     "near duplicate": "Nothing to do, unless the split is your own: then keep copies on one side.",
-    "tiny class": "Add images, or join the class with a similar one.",
+    "tiny class": "Add images, or merge the class with a similar one.",
     "uneven classes": "Add images of the small classes, and read mean F1 instead of accuracy.",
 }
 

@@ -47,7 +47,7 @@ class Overlap:
 
     @property
     def by_method(self) -> dict[str, int]:
-        """Number of pairs that each method found and those before it did not."""
+        """Number of pairs that each method found and no earlier method did."""
         return {
             method: sum(one.method == method for one in self.pairs)
             for method in METHODS

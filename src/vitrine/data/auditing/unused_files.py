@@ -36,7 +36,7 @@ def unused_files(splits: Mapping[str, Source]) -> UnusedFiles:
         whole
         for source in splits.values()
         if isinstance(whole := source.source if isinstance(source, Subset) else source, FileList)
-        and whole.task == "classes"  # masks and lists of classes are no images of the set
+        and whole.task == "classes"  # masks and class lists are not images of the set
     ]
     root = lists[0].root if lists else None
     if root is None or not root.is_dir():

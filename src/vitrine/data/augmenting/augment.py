@@ -40,7 +40,7 @@ class Augment:
     `num_operations` and `magnitude` (0 to 10 is usual, 30 the most) are RandAugment's; `three_augment` is DeiT III's
     3-Augment: each image becomes grey, solarised or blurred (add a `jitter` of 0.3 as there); `jitter` is the
     largest relative change of brightness, contrast and saturation; `erase` is a probability; `mixup` and
-    `cutmix` are the alphas of their Beta. With both, each pair gets one or the other with equal probability.
+    `cutmix` are the alphas of their Beta distributions. With both, each pair gets one or the other, equally often.
     `until` is the fraction of a run after which everything but label smoothing ends: the last steps see images as in
     evaluation, except for crop and flip (arXiv:1909.09148).
     """

@@ -41,18 +41,18 @@ _TO_YIQ, _TO_RGB = (tuple(matrix.flatten().tolist()) for matrix in (_YIQ, np.lin
 
 @dataclass(frozen=True, kw_only=True)
 class MultiCrop:
-    """How many views, config large, and config strongly they differ; the defaults are DINO's."""
+    """How many views there are, how large they are and how strongly they differ; the defaults are DINO's."""
 
     num_local: int = 8
     """Small views beside the two global ones, which have the model's size."""
     local_size: int | None = None
     """Side of a small view in pixels; None takes half the model's, in whole patches."""
     source_size: int | None = None
-    """Side of the picture that views are cut from; None takes the model's. Twice that keeps small views sharp."""
+    """Side of the picture that views are cut from; None takes the model's. Twice as large keeps small views sharp."""
     global_area: tuple[float, float] = (0.4, 1.0)
     local_area: tuple[float, float] = (0.05, 0.4)
     colours: float = 1.0
-    """Strength of the changes of colour over DINO's; 0 leaves colours as they are."""
+    """Strength of the colour changes relative to DINO's; 0 leaves colours as they are."""
     flips: bool = True
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ def multi_crop(
 
 
 def small_view_size(grid: tuple[int, int], stride: tuple[int, int], *, wanted: int | None) -> tuple[int, int]:
-    """Return the size of small views: what is wanted, if patches tile it, or half the grid in whole patches."""
+    """Return the size of small views: the wanted one if patches tile it; by default half the grid, rounded up."""
     if wanted is None:
         down, across = ((count + 1) // 2 * step for count, step in zip(grid, stride, strict=True))
         return down, across
@@ -128,7 +128,7 @@ def draw(rows: Rows, *, num_views: int, seed: int, device: torch.device) -> Tens
 
 
 def _shifted(words: Tensor, count: int) -> Tensor:
-    """Shift right without the sign."""
+    """Shift 64-bit words right, filling with zeros instead of the sign."""
     return (words >> count) & ((1 << (64 - count)) - 1)
 
 
@@ -190,7 +190,7 @@ def cut(
 
 
 def blurred(weights: Tensor, deviation: Tensor) -> Tensor:
-    """Blur lines after they are resized: weights (B, V, n, length), a Gaussian of deviation (B, V) for each."""
+    """Blur resized lines, given as weights (B, V, n, length), by Gaussians with a standard deviation (B, V) each."""
     place = torch.arange(weights.shape[-2], device=weights.device)
     distance = (place[:, None] - place) / deviation[..., None, None]
     kernel = torch.exp(-distance.square() / 2)
@@ -198,7 +198,7 @@ def blurred(weights: Tensor, deviation: Tensor) -> Tensor:
 
 
 def recoloured(views: Tensor, numbers: Tensor, *, strength: float) -> Tensor:
-    """Change brightness, contrast, saturation and hue of views (M, C, h, w), or take their colours away."""
+    """Change brightness, contrast, saturation and hue of views (M, C, h, w), or turn them grey."""
     signs = 2 * numbers[:, 1:5] - 1
     signs = torch.where(numbers[:, :1] < JITTER_CHANCE, signs, 0) * strength
     brightness, contrast = (1 + BRIGHTNESS * signs[:, 0]), (1 + CONTRAST * signs[:, 1])

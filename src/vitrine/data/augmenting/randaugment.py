@@ -42,7 +42,7 @@ def affine(images: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     x = torch.arange(width, device=images.device, dtype=torch.float32) - (width - 1) / 2
     grid = torch.stack([x[None, :].expand(height, width), y[:, None].expand(height, width)], dim=-1)
     points = torch.einsum("hwk,bjk->bhwj", grid, matrices[:, :, :2]) + matrices[:, None, None, :, 2]
-    # Filled there: a tensor of both would have to be sent to the device.
+    # Created on the device: a tensor of Python numbers would have to be copied from the host.
     scale = torch.cat([x.new_full((1,), 2 / width), x.new_full((1,), 2 / height)])
     sampled = F.grid_sample(
         images - FILL, points * scale, mode="nearest", padding_mode="zeros", align_corners=False
@@ -51,12 +51,12 @@ def affine(images: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
 
 
 def identities(signs: torch.Tensor) -> torch.Tensor:
-    """Return one matrix (2, 3) an image that moves nothing."""
+    """Return one identity matrix (2, 3) per image."""
     return torch.eye(2, 3, device=signs.device).repeat(len(signs), 1, 1)
 
 
 def _rows(signs: torch.Tensor, *entries: torch.Tensor | float) -> torch.Tensor:
-    """Put six entries, each a number or one an image, into matrices (B, 2, 3)."""
+    """Put six entries, each a number or one number per image, into matrices (B, 2, 3)."""
     columns = [torch.zeros_like(signs) + entry for entry in entries]
     return torch.stack(columns, dim=1).view(-1, 2, 3)
 
@@ -149,7 +149,7 @@ def grey_of(images: torch.Tensor) -> torch.Tensor:
     """Luma of each pixel, (B, 1, H, W)."""
     if images.shape[1] != 3:
         return images.mean(dim=1, keepdim=True)
-    # Written out: a tensor of weights would have to be sent to the device.
+    # Channel by channel: a tensor of the weights would have to be copied from the host.
     red, green, blue = (weight * images[:, channel] for channel, weight in enumerate(_LUMA))
     return (red + green + blue)[:, None]
 

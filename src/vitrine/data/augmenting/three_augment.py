@@ -30,7 +30,7 @@ def three_augment(images: Tensor, numbers: Tensor) -> Tensor:
 
 
 def blurred(images: Tensor, deviations: Tensor) -> Tensor:
-    """Blur each image by a Gaussian with its deviation (B,) in pixels, along columns and rows; edges weigh more."""
+    """Blur each image by a Gaussian with its deviation (B,) in pixels, along columns and rows, without padding."""
     down, across = (kernel(side, deviations) for side in images.shape[2:])  # (B, H, H), (B, W, W)
     return down[:, None] @ images @ across[:, None].transpose(2, 3)
 

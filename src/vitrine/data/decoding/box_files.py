@@ -39,7 +39,7 @@ def read_voc_xml(data: bytes, *, name: str) -> XmlFile:
     except ET.ParseError as error:
         raise DataError(f"{printable(name)} is not XML: {error}") from None
     if root.tag != "annotation":
-        raise DataError(f"{printable(name)} holds no annotation of VOC; its root is {printable(root.tag)}")
+        raise DataError(f"{printable(name)} is not a VOC annotation: its root is {printable(root.tag)}")
     objects = []
     for node in root.iter("object"):
         label, box = node.findtext("name"), node.find("bndbox")
@@ -91,5 +91,5 @@ def _number(text: str | None, *, where: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(f"{printable(where)} has {printable(str(text))!r:.40} where a number must be")
+        raise DataError(f"{printable(where)} has {printable(str(text))!r:.40} instead of a number")
     return value

@@ -45,7 +45,7 @@ def read_results(file: Path) -> Sequence[Mapping[str, Any]]:
     """Read COCO results: a list of boxes or masks with image, category and score."""
     rows = read_json(file)
     if not isinstance(rows, list):
-        raise DataError(f"{printable(str(file))} holds no COCO results, which are a list")
+        raise DataError(f"{printable(str(file))} holds no COCO results; it must be a list")
     for place, row in enumerate(rows):
         where = f"{printable(str(file))}: result {place}"
         has_mask = isinstance(row, dict) and "segmentation" in row

@@ -15,7 +15,7 @@ from vitrine.errors import DataError
 Mask: TypeAlias = NDArray[np.bool_]
 # Polygons are drawn on a grid that is this many times finer.
 FINER = 5.0
-# Text of runs: five bits per letter from this one on, the sixth says whether more follow.
+# Runs as text: letters count from this one; each has five bits of a number, and a sixth set if more follow.
 FIRST_LETTER, BITS, MORE, SIGN = 48, 5, 0x20, 0x10
 LEAST_NUMBERS = 6
 MOST_PIXELS = 2**28
@@ -54,13 +54,13 @@ def is_polygon(value: Any) -> bool:
 
 
 def text_runs(text: str, *, where: str) -> list[int]:
-    """Read the lengths of runs from their text; from the third on, each is the difference to the last but one."""
+    """Read the lengths of runs from their text; from the fourth on, each is stored less the one two before it."""
     lengths: list[int] = []
     value = shift = 0
     for letter in text:
         code = ord(letter) - FIRST_LETTER
         if not 0 <= code < 2 * MORE:
-            raise DataError(f"{where} has the letter {letter!r} in the text of its runs")
+            raise DataError(f"{where} has the invalid letter {letter!r} in the text of its runs")
         value |= (code & (MORE - 1)) << shift
         shift += BITS
         if code & MORE:
@@ -73,7 +73,7 @@ def text_runs(text: str, *, where: str) -> list[int]:
 
 
 def from_runs(lengths: Sequence[int], size: tuple[int, int], *, where: str) -> Mask:
-    """Return the mask of runs, clear ones first, in turns."""
+    """Return the mask of runs that are clear and set in turns, beginning with a clear one."""
     if sum(lengths) != size[0] * size[1]:
         raise DataError(f"{where} has runs of {sum(lengths)} pixels; its picture has {size[0] * size[1]}")
     flags = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)

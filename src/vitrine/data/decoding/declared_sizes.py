@@ -185,7 +185,7 @@ class _Bits:
     position: int = 0
 
     def is_spent(self) -> bool:
-        """Whether more bits were taken than there are."""
+        """Whether more bits were read than there are."""
         return self.position > 8 * len(self.data)
 
     def take(self, count: int) -> int:

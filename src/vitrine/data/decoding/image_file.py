@@ -50,7 +50,8 @@ OTHER_KINDS = {
 }
 ORIENTATION_TAG = 0x0112
 _TILE_WIDTH, _TILE_LENGTH = 322, 323
-# A part of a file may be this large whatever the image is (33 MB of 16-bit RGBA), or this many times the image.
+# A part of a file may have this many pixels whatever the size of the image (33 MB of 16-bit RGBA), or this many times
+# those of the image.
 _PART_PIXELS, _PART_FACTOR = 2**22, 4
 _PILLOW = re.compile(r"PIL(\.|$)")
 _PILLOW_WARNS = ("ignore", None, Warning, _PILLOW, 0)

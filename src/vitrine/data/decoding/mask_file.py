@@ -13,7 +13,7 @@ from vitrine.errors import ImageError
 from vitrine.spelling import printable
 
 Colour = tuple[int, int, int]
-# Modes of which the stored numbers are the values: palettes are not looked up.
+# Pillow modes whose stored numbers are the values of the mask: palettes are not looked up.
 NUMBERED = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")
 
 # Names of classes that overlays leave clear.
@@ -86,9 +86,9 @@ def looked_up(stored: NDArray[np.uint8], meanings: Mapping[int, int], *, name: s
 
 
 def unknown_value(value: str, *, name: str) -> ImageError:
-    """Return the error that no class has a value."""
+    """Return the error for a value that belongs to no class."""
     return ImageError(
-        f"{printable(name)} has the label value {value}, which is no class; list it in classes.txt"
+        f"{printable(name)} has the label value {value}, which is not a class; list it in classes.txt"
     )
 
 

@@ -94,7 +94,7 @@ class Loader:
         self.prefetch_batches = prefetch_batches
         self.device_share, self.repeats, self.wants_digests = device_share, repeats, wants_digests
         self._has_warned = False
-        # First, as it may refuse: otherwise processes would be started for nothing.
+        # Before the workers: it may raise an error, and processes would have been started for nothing.
         self._device_workers = DeviceWorkers(source, view, device=self.device) if device_share else None
         self._workers = start_workers(
             source, view, worker_kind, num_workers=num_workers, num_slots=prefetch_batches + 2,

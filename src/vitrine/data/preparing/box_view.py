@@ -26,7 +26,7 @@ from vitrine.spelling import printable
 FIELDS = 6
 OBJECT, IGNORED_OBJECT = 1, 2
 FLOAT_BYTES = 4
-# An object of which less than this share is in the crop is ignored: what is left may not show what it is.
+# An object of which less than this share is in the crop is ignored: the rest may be unrecognisable.
 LEAST_VISIBLE = 0.25
 # Boxes of less than a pixel in the crop are too small to be found.
 LEAST_SIDE = 1.0

@@ -6,7 +6,7 @@ shorter side and crops the centre (big_vision's pre-training, timm).
 uint8 images are resampled with antialias, the same for training, evaluation, export and serving: by torch's kernel,
 five times as fast as Pillow's and equal to it within one level in 255 (two in a few samples of bicubic) if Pillow
 resizes along the rows first, as it did before version 13. Memory stays bounded whatever the shape of an image: of a
-picture of 1 x 60,000 pixels that is to cover 256 x 256, only the part that is kept is resized.
+picture of 1 x 60,000 pixels that must cover 256 x 256, only the part that is kept is resized.
 """
 
 import dataclasses

@@ -58,7 +58,7 @@ class ArrowFile:
 
     @property
     def metadata(self) -> "ArrowFile":
-        """The counts that are asked of a Parquet file's metadata."""
+        """The counts of row groups and their rows, as in a Parquet file's metadata."""
         return self
 
     @property
@@ -80,6 +80,6 @@ class ArrowFile:
 
 
 def import_pyarrow(purpose: str) -> Any:
-    """Import pyarrow with its readers of Arrow and Parquet, or say what needs it."""
+    """Import pyarrow with its readers of Arrow and Parquet; the error names the purpose that needs it."""
     optional("pyarrow.parquet", extra="data", purpose=purpose)
     return optional("pyarrow", extra="data", purpose=purpose)

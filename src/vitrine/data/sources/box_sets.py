@@ -38,7 +38,7 @@ LAYOUTS: Sequence[Layout] = (
 
 
 def recognises(address: str) -> bool:
-    """Take `boxes:FOLDER`, COCO's files, and folders whose layout can only be meant as boxes."""
+    """Accept `boxes:FOLDER`, COCO's files, and folders whose layout can only be meant as boxes."""
     if address.startswith(PREFIX):
         return True
     path = Path(address)

@@ -40,7 +40,7 @@ class BuiltInSets:
         self._open_folder = open_folder
 
     def recognises(self, address: str) -> bool:
-        """Take a known name, with or without a folder, and folders laid out as Pets, Flowers, Tiny-ImageNet."""
+        """Accept a known name, with or without a folder, and folders laid out as Pets, Flowers, Tiny-ImageNet."""
         return recognises(address)
 
     def open_all(self, address: str) -> Opened:
@@ -49,7 +49,7 @@ class BuiltInSets:
 
 
 def recognises(address: str) -> bool:
-    """Take a known name, with or without a folder, and folders laid out as Pets, Flowers, Tiny-ImageNet."""
+    """Accept a known name, with or without a folder, and folders laid out as Pets, Flowers, Tiny-ImageNet."""
     name, folder = _parts(address)
     if name in SETS and (folder or not Path(address).exists()):
         return True

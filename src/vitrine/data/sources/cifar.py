@@ -24,7 +24,7 @@ _HUNDRED = {"train": ["train"], "test": ["test"]}
 
 
 def recognises(address: str) -> bool:
-    """Take a folder with CIFAR's files in it, or in the folder of their archive."""
+    """Accept a folder with CIFAR's files in it, or in the folder of their archive."""
     return Path(address).is_dir() and _find(Path(address)) is not None
 
 

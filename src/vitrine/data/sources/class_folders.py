@@ -19,7 +19,7 @@ from vitrine.spelling import counted, printable, some_of
 
 
 def recognises(address: str) -> bool:
-    """Take any folder: this kind is asked last."""
+    """Accept any folder: this kind is asked last."""
     return Path(address).is_dir()
 
 

@@ -21,7 +21,7 @@ PATTERNS = (
 )  # fmt: skip
 UNSURE_PATTERNS = ("annotations.json", "annotations/*.json")
 KEYS = (b'"images"', b'"categories"', b'"annotations"')
-# File names by which it is decided which folder has the pictures.
+# This many file names are looked for to decide which folder has the pictures.
 LOOKED_AT = 20
 
 

@@ -19,7 +19,7 @@ from vitrine.runtime.progress import track
 
 CLASSES = ("circle", "cross", "ring", "square", "star", "triangle")
 SIDE = 320
-# The object is large and near the centre, and the crop keeps little around it: it covers about a third.
+# The object is large and near the centre, and the crop keeps little around it, so that it covers about a third.
 _CUT = 0.66
 _QUALITY = 88
 # New pictures, for predictions, are numbered from here.

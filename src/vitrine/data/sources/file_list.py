@@ -31,7 +31,7 @@ class Strings(Sequence[str]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self))[index]  # counts from the end where negative, refuses what is outside
+        index = range(len(self))[index]  # a negative index counts from the end; one outside raises IndexError
         end = int(self._ends[index])
         start = int(self._ends[index - 1]) if index else 0
         return self._joined[start:end].tobytes().decode("utf-8", "surrogateescape")

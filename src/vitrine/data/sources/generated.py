@@ -226,7 +226,7 @@ _OPTIONS = ("size", "count", "label", "seed", "val", "test", "noise")
 
 
 def recognises(address: str) -> bool:
-    """Take addresses that begin with `generated:`."""
+    """Accept addresses that begin with `generated:`."""
     return address.startswith(PREFIX)
 
 

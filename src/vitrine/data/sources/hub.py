@@ -24,7 +24,7 @@ PREFIX = "hub:"
 
 
 def recognises(address: str) -> bool:
-    """Take addresses that begin with `hub:`."""
+    """Accept addresses that begin with `hub:`."""
     return address.startswith(PREFIX)
 
 

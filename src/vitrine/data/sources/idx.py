@@ -21,7 +21,7 @@ _UNSIGNED_BYTE = 0x08
 
 
 def recognises(address: str) -> bool:
-    """Take a folder with IDX images."""
+    """Accept a folder with IDX images."""
     return Path(address).is_dir() and any(
         _file(Path(address), prefix, "images", 3) for prefix in PREFIXES.values()
     )

@@ -43,7 +43,7 @@ _Row = tuple[str, tuple[str, ...], str, str]
 
 
 def recognises(address: str) -> bool:
-    """Take tables, .jsonl files, and folders with metadata in them or in their split folders."""
+    """Accept tables, .jsonl files, and folders with metadata in them or in their split folders."""
     path = Path(address)
     if path.is_dir():
         return bool(_metadata_files(path)) or table_beside(path) is not None
@@ -86,7 +86,7 @@ def tables_in(folder: Path) -> list[Path]:
 
 
 def files_of(address: str) -> dict[str, Path]:
-    """Return the tables of the manifest at `address`, by split; none if it is no manifest."""
+    """Return the tables of the manifest at `address`, by split; none if it is not a manifest."""
     path = Path(address)
     if not recognises(address) or not path.exists():
         return {}
@@ -97,7 +97,7 @@ def files_of(address: str) -> dict[str, Path]:
 
 
 def columns_of(address: str) -> tuple[str, ...]:
-    """Return the columns of the manifest at `address`; none if it is no manifest."""
+    """Return the columns of the manifest at `address`; none if it is not a manifest."""
     for file in files_of(address).values():
         for _, row in rows_of(file):
             return tuple(map(str, row))
@@ -208,9 +208,9 @@ def _read(path: Path, *, split: str, prefix: str) -> Iterator[_Row]:
 
 
 def are_measurements(labels: list[str], *, column: str, where: str) -> bool:
-    """Whether labels are numbers to predict: by the name of their column, or since they hardly repeat.
+    """Whether labels are numbers to predict: by the name of their column, or because they hardly repeat.
 
-    Classes may be numbered. Numbers with decimals, or more than half as many different numbers as images, are none.
+    Classes may be numbered, but not with decimals, nor with more than half as many different numbers as images.
     """
     if column in CLASS_COLUMNS:
         return False
@@ -231,7 +231,7 @@ def are_measurements(labels: list[str], *, column: str, where: str) -> bool:
 
 
 def as_number(text: str) -> float | None:
-    """Return the number that a text is, with a decimal point or a decimal comma; None if it is none."""
+    """Return the number that a text is, with a decimal point or a decimal comma; None if it is not a number."""
     plain = text.strip()
     if re.fullmatch(r"[+-]?\d+,\d+", plain):
         plain = plain.replace(",", ".")

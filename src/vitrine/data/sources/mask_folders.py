@@ -99,7 +99,7 @@ def class_list_of(folder: Path) -> tuple[tuple[str, ...], MaskValues] | None:
 
 
 def renumbered(names: Sequence[str], values: MaskValues, *, classes: Sequence[str]) -> MaskValues:
-    """Return the values of a list with the numbers of other classes, matched by name; unknown ones are no class."""
+    """Renumber the values of a class list by other classes, matched by name; names without a match become 255."""
     number = [classes.index(name) if name in classes else IGNORED for name in names]
     if all(one == IGNORED for one in number):
         raise DataError(

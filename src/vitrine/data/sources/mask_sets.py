@@ -43,7 +43,7 @@ class Layout:
 
 
 def recognises(address: str) -> bool:
-    """Take `masks:FOLDER`, and a folder whose layout can only be meant as masks."""
+    """Accept `masks:FOLDER`, and a folder whose layout can only be meant as masks."""
     if address.startswith(PREFIX):
         return True
     path = Path(address)
@@ -106,7 +106,7 @@ def ade_folder(root: Path) -> Path | None:
 
 
 def open_ade(root: Path, address: str) -> dict[str, Source]:
-    """Open ADE20K: values from 1 are classes, 0 is none of them."""
+    """Open ADE20K: values from 1 are classes, 0 is no class."""
     rows = [line.split("\t") for line in (root / ADE_CLASSES).read_text(encoding="utf-8").splitlines()[1:]]
     classes = tuple(row[-1].split(",")[0].strip() for row in rows if len(row) > 1)
     values = MaskValues(numbers={0: IGNORED, **{number + 1: number for number in range(len(classes))}})

@@ -46,7 +46,7 @@ class Kind(Protocol):
     """A kind of data set: a module of this folder, or any object with these functions."""
 
     def recognises(self, address: str) -> bool:
-        """Whether `address` is of this kind, judging by its form or by the files there."""
+        """Whether `address` is of this kind, by its form or by the files there."""
 
     def open_all(self, address: str) -> dict[str, Source]:
         """Open every split of the set at `address`."""
@@ -218,7 +218,7 @@ def _refuse_other_file(path: Path) -> None:
 
 
 def _refuse_compressed_shards(folder: Path) -> None:
-    """Say what a folder of compressed shards is; one beside data of another kind does not matter."""
+    """Refuse a folder of nothing but compressed shards; beside other data they do not matter."""
     names = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")]
     tars = sorted(name for name in names if name.lower().endswith(COMPRESSED_TARS))
     if tars and len(tars) == len([name for name in names if not name.endswith((".json", ".txt", ".md"))]):

@@ -27,7 +27,7 @@ KEPT_BYTES = 2 * 2**30
 
 
 def recognises(address: str) -> bool:
-    """Take a .parquet file, a folder of such files (or with them in `data`), or one that `datasets` saved."""
+    """Accept a .parquet file, a folder of such files (or with them in `data`), or one that `datasets` saved."""
     if is_remote(address):
         return content_of(address) == "parquet"
     path = Path(address.partition("?")[0])

@@ -25,7 +25,7 @@ _WEB = ("http://", "https://")
 
 @lru_cache(maxsize=32)
 def content_of(address: str) -> Content:
-    """Tell what is at an address, by its name or by the names in it; the web cannot be listed and has shards."""
+    """Determine what is at an address, by its name or the names in it; the web cannot be listed and has shards."""
     place = address.partition("?")[0].rstrip("/")
     suffix = PurePosixPath(place).suffix.lower()
     if suffix == ".tar":
@@ -41,7 +41,7 @@ def content_of(address: str) -> Content:
 
 
 def recognises(address: str) -> bool:
-    """Take addresses with images below them."""
+    """Accept addresses with images below them."""
     return is_remote(address) and content_of(address) == "images"
 
 

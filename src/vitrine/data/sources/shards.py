@@ -32,7 +32,7 @@ _MOST_OPEN = 96
 
 
 def recognises(address: str) -> bool:
-    """Take a .tar file, a folder with shards.json or .tar files, and addresses of these."""
+    """Accept a .tar file, a folder with shards.json or .tar files, and addresses of these."""
     if is_remote(address):
         return content_of(address) == "shards"
     path = Path(address)

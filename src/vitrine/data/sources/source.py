@@ -1,7 +1,7 @@
 """The one interface of every data set: a numbered list of examples with a class map.
 
-A source knows bytes or raw pixels, and labels; decoding, order and batches are the work of other rooms. Sources are
-small (at most 200 bytes per file), picklable, and never write into the data set.
+A source knows bytes or raw pixels, and labels; decoding, order and batches are the work of other packages. Sources
+are small (at most 200 bytes per file), picklable, and never write into the data set.
 """
 
 import hashlib
@@ -88,7 +88,7 @@ class Source(ABC):
         return None
 
     def annotation(self, index: int) -> Annotation:
-        """Read what is where in example `index`, for sets with masks or boxes."""
+        """Read the mask or the boxes of example `index`, for sets that have them."""
         raise DataError(f"{self.address} has no masks and no boxes")
 
     def label(self, index: int) -> int | tuple[int, ...]:
@@ -185,7 +185,7 @@ class Subset(Source):
         return self.source.path(int(self.indices[index]))
 
     def annotation(self, index: int) -> Annotation:
-        """Read what is where in example `index`."""
+        """Read the mask or the boxes of example `index`."""
         return self.source.annotation(int(self.indices[index]))
 
     def fingerprint(self) -> str:
@@ -237,7 +237,7 @@ class ConcatSource(Source):
         return source.path(own)
 
     def annotation(self, index: int) -> Annotation:
-        """Read what is where in example `index`."""
+        """Read the mask or the boxes of example `index`."""
         source, own = self._locate(index)
         return source.annotation(own)
 

@@ -64,7 +64,7 @@ def open_pets(root: Path, address: str) -> dict[str, Source]:
 
 
 def names_in(file: Path) -> list[str]:
-    """Return the names of a list, one per line; what follows a name is not read."""
+    """Return the names of a list, one per line; anything after a name is ignored."""
     lines = require_path(file).read_text(encoding="utf-8").splitlines()
     return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
 
@@ -111,7 +111,7 @@ def _read(folder: Path, stems: Sequence[str], *, split: str) -> list[XmlFile]:
 
 
 def _classes(root: Path, files: Iterable[XmlFile]) -> tuple[str, ...]:
-    """Return the classes of a list beside the folders, VOC's own where no other occurs, or all that occur."""
+    """Return the classes of a list beside the folders; without it VOC's own if no other occurs, else all."""
     names = {one.name for file in files for one in file.objects}
     for listing in CLASS_LISTS:
         if (root / listing).is_file():

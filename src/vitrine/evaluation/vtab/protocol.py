@@ -93,7 +93,7 @@ PROTOCOLS: dict[ProtocolName, Protocol] = {
 def changed_protocol(
     name: ProtocolName, *, steps: int | None, batch_size: int | None, image_size: int | None
 ) -> Protocol:
-    """Return a protocol with other steps, batch or image size, under a name that tells the changes."""
+    """Return a protocol with other steps, batch or image size, under a name that lists the changes."""
     changes: dict[str, Any] = {}
     words = []
     if steps is not None:

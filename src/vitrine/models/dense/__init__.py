@@ -1,1 +1,1 @@
-"""Plain ViTs that answer for every pixel: a ViT as the encoder, and a decoder on its tokens."""
+"""Dense prediction with plain ViTs: a ViT as the encoder, and a decoder on its tokens for masks or boxes."""

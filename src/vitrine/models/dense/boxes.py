@@ -1,4 +1,4 @@
-"""Arithmetic of boxes: overlaps and suppression. Boxes are (left, top, right, bottom), right and bottom outside.
+"""Arithmetic of boxes: overlaps and suppression. Boxes are (left, top, right, bottom), right and bottom exclusive.
 
 Shapes: B images, N boxes of an image, K classes; "..." are any leading dimensions.
 """
@@ -31,7 +31,7 @@ def iou(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def giou(boxes: Tensor, others: Tensor) -> Tensor:
-    """Return the generalised IoU (arXiv:1902.09630): IoU less the share of the hull that neither covers (...)."""
+    """Return the generalised IoU (arXiv:1902.09630): IoU minus the share of the hull that neither covers (...)."""
     both, union = overlaps(boxes, others)
     hull = torch.cat(
         [torch.minimum(boxes[..., :2], others[..., :2]), torch.maximum(boxes[..., 2:], others[..., 2:])],
@@ -42,10 +42,10 @@ def giou(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def kept_boxes(boxes: Tensor, labels: Tensor, *, threshold: float) -> Tensor:
-    """Suppress boxes (B, N, 4) that overlap a better one of their class: which are kept (B, N).
+    """Suppress boxes (B, N, 4) that overlap a better one of their class; return which are kept (B, N).
 
-    Boxes are sorted, the best first. Equal to the usual loop: a box is kept unless a kept, better one covers it,
-    which is repeated until nothing changes, for all images at once.
+    Boxes must be sorted, best first. The result is that of the usual loop: a box is kept unless a kept, better one
+    overlaps it. This rule is repeated for all images at once until nothing changes.
     """
     covers = iou(boxes[:, :, None], boxes[:, None]) > threshold  # (B, N, N)
     covers &= labels[:, :, None] == labels[:, None]

@@ -1,4 +1,4 @@
-"""The shape of models that answer for every pixel: that of their ViT, and that of their decoder."""
+"""The configs of dense models: the shape of the ViT and of its decoder."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from vitrine.models.config_checks import require_classes, require_heads, require
 from vitrine.models.sizes import shown
 
 HEAD_WIDTH = 64
-# Cells per patch and side that a level of a pyramid may have.
+# Allowed numbers of cells per patch side in a level of a pyramid.
 LEVELS = (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)
 
 
@@ -23,7 +23,7 @@ class DenseConfig:
     answers: ClassVar[Literal["masks", "boxes"]] = "masks"
     """The output of the model: a class per pixel, or boxes of objects."""
     has_duplicates: ClassVar[bool] = False
-    """Whether several boxes answer for one object, of which the best is to be kept."""
+    """Whether several boxes may be predicted for one object, of which the best must be selected."""
 
     vit: ViTConfig
     num_classes: int = 21
@@ -57,7 +57,7 @@ class DenseConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearSegmenterConfig(DenseConfig):
-    """A linear layer on the tokens of one or several blocks, behind a batch norm (as DINOv2 and v3 are measured)."""
+    """A linear layer on the tokens of one or several blocks, behind a batch norm (as DINOv2 and v3 are evaluated)."""
 
     layers: tuple[int, ...] = (-1,)
     """Blocks whose tokens are concatenated; negative from the end."""
@@ -77,7 +77,7 @@ class LinearSegmenterConfig(DenseConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SegmenterConfig(DenseConfig):
-    """Segmenter's mask transformer: class embeddings beside the patches in more blocks (arXiv:2105.05633)."""
+    """Segmenter's mask transformer: class embeddings beside the patches in additional blocks (arXiv:2105.05633)."""
 
     width: int | None = None
     """Width of the decoder; None is the ViT's."""
@@ -105,7 +105,7 @@ class SegmenterConfig(DenseConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EoMTConfig(DenseConfig):
-    """Queries in the last blocks of the ViT, each with a mask and a class (arXiv:2503.19108)."""
+    """Queries in the last blocks of the ViT, each of which predicts a mask and a class (arXiv:2503.19108)."""
 
     num_queries: int = 100
     num_blocks: int = 3
@@ -159,14 +159,14 @@ class DetectorConfig(DenseConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class YolosConfig(DenseConfig):
-    """Detection tokens beside the patches of a ViT, each of which answers with one box (arXiv:2106.00666)."""
+    """Detection tokens beside the patches of a ViT, each of which predicts one box (arXiv:2106.00666)."""
 
     answers: ClassVar[Literal["masks", "boxes"]] = "boxes"
 
     num_classes: int = 20
     num_detections: int = 100
     has_middle_positions: bool = False
-    """Whether positions are added after every block but the last, too."""
+    """Whether positions are also added after every block but the last."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""A dense detector without anchors: every cell of a feature pyramid answers with one box and its classes.
+"""A dense detector without anchors: every cell of a feature pyramid predicts one box and its classes.
 
 The pyramid is ViTDet's (arXiv:2203.16527), the heads are those of FCOS (arXiv:1904.01355) without its centre-ness: a
 cell's scores say how well its box fits, as in TOOD (arXiv:2108.07755). Shapes: B images, D width of the ViT, W of the
@@ -18,9 +18,9 @@ from vitrine.models.dense.pyramid import ConvNorm, Level, level_grid
 # The score of a fresh model for every class: the many cells without an object must not dominate the first steps.
 PRIOR = 0.01
 OUTPUT_STD = 0.01
-# A fresh model's boxes reach this many cells to each side, as the anchors of RetinaNet: each level has its sizes.
+# A new model's boxes reach this many cells to each side, like RetinaNet's anchors, so each level has its own scale.
 REACH = 4.0
-# Largest logarithm by which a box may differ from that.
+# Largest absolute logarithm of a box's size relative to that.
 MOST_LOG = 5.0
 
 

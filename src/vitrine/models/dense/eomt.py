@@ -1,6 +1,6 @@
 """EoMT, the encoder-only mask transformer (Kerssies et al., arXiv:2503.19108): queries in the last blocks of a ViT.
 
-Each query answers with one mask and one class, or none. While training, a query attends only to the patches of the
+Each query predicts one mask and one class, or none. While training, a query attends only to the patches of the
 mask that it predicts so far; this is annealed away, so that a trained model is a plain ViT.
 
 Shapes: B images, Q queries, T tokens, N patches on GH x GW, D width, K classes, S predictions (one per masked block
@@ -26,7 +26,7 @@ NORM_EPS = 1e-6
 
 
 class QueryAnswers(NamedTuple):
-    """The answers of the queries, for each of S predictions."""
+    """The outputs of the queries, for each of S predictions."""
 
     masks: Tensor
     """Logits (S, B, Q, h, w)."""
@@ -84,7 +84,7 @@ class EoMT(DenseModel):
         self.decoder = QueryDecoder(config)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map normalised images (B, C, H, W) to scores (B, K, H, W): what queries answer, added up per class."""
+        """Map normalised images (B, C, H, W) to scores (B, K, H, W): the queries' predictions, summed per class."""
         masks, classes = self.answers(images)
         masks = F.interpolate(masks.float(), size=images.shape[2:], mode="bilinear", align_corners=False)
         return torch.einsum("bqk,bqhw->bkhw", classes.float().softmax(dim=-1)[..., :-1], masks.sigmoid())
@@ -129,14 +129,14 @@ class EoMT(DenseModel):
 
 
 class TrainedEoMT(nn.Module):
-    """An EoMT with masked attention, as it is trained; called with images alone it answers as the model."""
+    """An EoMT with masked attention, as it is trained; called with images alone, it returns the model's output."""
 
     def __init__(self, model: EoMT, *, num_points: int) -> None:
         super().__init__()
         self.model, self.num_points = model, num_points
 
     def forward(self, images: Tensor, progress: Tensor | None = None) -> QueryAnswers | Tensor:
-        """Return the answers before every block with queries and after the last, with masks at this progress (B,)."""
+        """Return the predictions before each block with queries and after the last, masked for this progress (B,)."""
         if progress is None:
             return self.model(images)
         model, decoder = self.model, self.model.decoder
@@ -173,7 +173,7 @@ def masked_share(progress: Tensor, *, place: int, num_blocks: int) -> Tensor:
 def attention_bias(
     masks: Tensor, is_masked: Tensor, *, grid: tuple[int, int], num_tokens: int, dtype: torch.dtype
 ) -> Tensor:
-    """Return what is added to the logits of attention (B, 1, T, T): masked queries see the patches of their mask."""
+    """Return the bias of the attention (B, 1, T, T): masked queries attend only to the patches of their mask."""
     B, Q = masks.shape[:2]
     on_grid = F.interpolate(masks.float(), size=grid, mode="bilinear", align_corners=False).flatten(2)
     is_hidden = (on_grid <= 0) & is_masked[..., None]  # (B, Q, N)

@@ -37,7 +37,7 @@ def resized(config: DenseConfig, image_size: tuple[int, int]) -> DenseConfig:
 
 
 def resample(config: DenseConfig, image_size: tuple[int, int]) -> Mapping[str, Callable[[Tensor], Tensor]]:
-    """Return what makes the ViT's table of positions fit another window."""
+    """Return the function that resamples the ViT's table of positions for another window."""
     vit, new = config.vit, resized(config, image_size).vit.grid_size
     if vit.positions != "learned_1d" or vit.position_placement != "stem":
         return {}
@@ -100,7 +100,7 @@ def eomt_cost(config: EoMTConfig) -> Cost:
         macs += cells * 4 * D * D + 4 * cells * 9 * D
         kept += 4 * 4 * cells * D
         cells *= 4
-    # Every block with queries is read before it, and the last after it too.
+    # Masks and classes are predicted before every block with queries, and once more after the last.
     reads = L + 1
     return added(
         vit_cost(config.vit), params=params, macs=more[0] + macs + Q * cells * D,
@@ -130,7 +130,7 @@ def detector_cost(config: DetectorConfig) -> Cost:
 
 
 def yolos_cost(config: YolosConfig) -> Cost:
-    """Count the ViT with detection tokens in all blocks, and what reads them."""
+    """Count the ViT with detection tokens in all blocks, and their heads."""
     vit, D, T, K = config.vit, config.vit.width, config.num_detections, config.num_classes
     long = longer(vit, T)
     more = [vit.depth * (a - b) for a, b in zip(block_cost(long)[1:], block_cost(vit)[1:], strict=True)]
@@ -143,7 +143,7 @@ def yolos_cost(config: YolosConfig) -> Cost:
 
 
 def longer(vit: ViTConfig, count: int) -> ViTConfig:
-    """Return a ViT on a line of as many tokens as another has, and some more."""
+    """Return the config of a ViT with the patches of another and some more, arranged in one row."""
     return dataclasses.replace(
         as_encoder(vit), image_size=(1, vit.num_tokens + count), patch_size=(1, 1), has_class_token=False,
         num_registers=0,

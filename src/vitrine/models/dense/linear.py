@@ -1,4 +1,4 @@
-"""A linear head on tokens, the measure of frozen features (as in DINOv2 and DINOv3).
+"""A linear head on tokens, the usual evaluation of frozen features (as in DINOv2 and DINOv3).
 
 Shapes: B images, T tokens, D width, K classes, GH x GW patches.
 """

@@ -1,4 +1,4 @@
-"""The base of all dense models: the ViT, its tokens on their grid, and its features under their names.
+"""The base of all dense models: the ViT, its tokens on their grid, and its named features.
 
 Shapes: B images of C channels, T tokens, GH x GW patches, D width, K classes.
 """

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Numbers that may be held at once while scores are enlarged to the size of a picture: 256 MiB of fp32.
+# Most values held at once while scores are enlarged to the size of a picture: 256 MiB in fp32.
 MOST_NUMBERS = 2**26
 # Windows along the longer side of a picture; a longer one is compressed.
 MOST_IN_A_ROW = 32
@@ -54,7 +54,7 @@ def class_maps(
 ) -> list[Tensor]:
     """Return the most likely class of every pixel: for each resized, normalised picture (C, h, w) a map (H, W) uint8.
 
-    `sizes` are those of the pictures as they are stored; `most_windows` are scored at once.
+    `sizes` are the sizes of the stored pictures; at most `most_windows` windows are scored at once.
     """
     return [
         most_likely(scores, size)

@@ -31,7 +31,7 @@ class AnswerLayers(nn.Module):
 
 
 class DetectionTokens(nn.Module):
-    """The tokens, their positions, and what reads classes and boxes from them."""
+    """The tokens, their positions, and the heads that predict classes and boxes."""
 
     def __init__(self, config: YolosConfig) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Yolos(DenseModel):
         return torch.cat([in_pixels(boxes, images), logits.softmax(dim=-1)[..., :-1]], dim=-1)
 
     def answers(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return boxes as centre and size in shares of the image (B, T, 4), and class logits (B, T, K + 1)."""
+        """Return boxes as centre and size as fractions of the image (B, T, 4), and class logits (B, T, K + 1)."""
         tokens, grid = self.first_tokens(images)
         for layer in range(self.vit.config.depth):
             tokens = self.run_block(tokens, grid, layer=layer)
@@ -80,7 +80,7 @@ class Yolos(DenseModel):
         return torch.cat([own.expand(tokens.shape[0], -1, -1), tokens], dim=1), grid
 
     def run_block(self, tokens: Tensor, grid: tuple[int, int], *, layer: int) -> Tensor:
-        """Run one block; add the middle positions behind it, where there are any."""
+        """Run one block; add the middle positions after it, if there are any."""
         tokens = self.vit.blocks[layer](tokens)
         if self.decoder.middle_positions is not None and layer < self.vit.config.depth - 1:
             tokens = tokens + self.middle_rows(layer, grid).to(tokens.dtype)

@@ -1,7 +1,7 @@
-"""Between the two products of PVT v2's MLP: bias, depth-wise 3 x 3 convolution, bias and GELU in one pass.
+"""The steps between the products of PVT v2's MLP: bias, depth-wise 3 x 3 convolution, bias and GELU in one pass.
 
 Tokens (B, N, C) are a map whose channels lie next to each other, so nothing is transposed. A program walks down a
-strip of the map: of three rows it loads one and keeps two. Backward there are two passes: the first computes the
+strip of the map: it loads one of three rows and keeps two. Backward there are two passes: the first computes the
 convolution again, writes its gradient and sums those of kernel and bias; the second is the transposed convolution.
 Only the product is kept for them. General kernels read and write a tensor of this size, the largest of the model,
 twice as often.
@@ -215,7 +215,7 @@ def convolved_gelu_forward(
     product: Tensor, added: Tensor, kernel: Tensor, bias: Tensor, rows: int, columns: int, relu: bool
 ) -> Tensor:
     """Return GELU(conv(product + added) + bias) for a product (B, N, C) on its grid; a ReLU may come before."""
-    B, C = product.shape[0], int(product.shape[2])  # a kernel is made for each C
+    B, C = product.shape[0], int(product.shape[2])  # a kernel is compiled for each C
     X, channels = tile(FORWARD, columns, C)
     hidden = torch.empty_like(product)
     wrap_triton(_mix)[(triton.cdiv(columns, X), triton.cdiv(C, channels), B)](
@@ -231,7 +231,7 @@ def convolved_gelu_backward(
     relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of the product (B, N, C), of its bias (C), and of kernel and bias together (10, C)."""
-    B, C = product.shape[0], int(product.shape[2])  # a kernel is made for each C
+    B, C = product.shape[0], int(product.shape[2])  # a kernel is compiled for each C
     X, channels = tile(BACKWARD, columns, C)
     strips = triton.cdiv(columns, X)
     d_mixed = torch.empty_like(product)

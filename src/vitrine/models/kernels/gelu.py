@@ -95,7 +95,7 @@ def _gelu_backward(
 @triton_op("vitrine::gelu", mutates_args=())
 def gelu_forward(product: Tensor, bias: Tensor, tanh: bool, scale_8: float | None) -> Tensor:
     """Return GELU(product + bias) (R, C), computed in fp32; with `scale_8`, multiplied by it and in e4m3."""
-    R, C = product.shape[0], int(product.shape[1])  # a kernel is made for each C
+    R, C = product.shape[0], int(product.shape[1])  # a kernel is compiled for each C
     hidden = torch.empty_like(product, dtype=product.dtype if scale_8 is None else torch.float8_e4m3fn)
     _, rows, columns = FOR_BF16 if scale_8 is None else FOR_FP8
     wrap_triton(_gelu)[(triton.cdiv(R, rows), triton.cdiv(C, columns))](
@@ -110,7 +110,7 @@ def gelu_backward(
     d_hidden: Tensor, product: Tensor, bias: Tensor, tanh: bool, scale_8: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of the product (R, C) (with `scale_8`, multiplied by it and in e5m2) and of the bias."""
-    R, C = product.shape[0], int(product.shape[1])  # a kernel is made for each C
+    R, C = product.shape[0], int(product.shape[1])  # a kernel is compiled for each C
     rows_summed, rows, columns = FOR_BF16 if scale_8 is None else FOR_FP8
     programs = triton.cdiv(R, rows_summed)
     d_product = torch.empty_like(product, dtype=product.dtype if scale_8 is None else torch.float8_e5m2)

@@ -93,7 +93,7 @@ class FastSelfAttention(SelfAttention):
 def speed_up(model: nn.Module, *, in_fp8: bool = False) -> nn.Module:
     """Switch every supported layer of a model to the kernels; return the model."""
     for module in model.modules():
-        # The class alone changes, so that parameters, their names and whoever holds them stay.
+        # Only the class changes, so that parameters, their names and all references to them stay valid.
         if type(module) is Mlp and module.dropout.rate == 0 and module.activation == "gelu":
             module.__class__ = FastMlp
         elif type(module) is SelfAttention and has_kernels(module):

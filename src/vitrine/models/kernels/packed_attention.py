@@ -120,7 +120,7 @@ def suits(tokens: Tensor, *, num_heads: int) -> bool:
 @triton_op("vitrine::packed_attention", mutates_args=())
 def attention_forward(qkv: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mixed heads (B, N, H K) and, for the backward pass, log2 of each row's sum (B, H, N)."""
-    B, (N, _, H, K) = qkv.shape[0], map(int, qkv.shape[1:])  # a kernel is made for each of these
+    B, (N, _, H, K) = qkv.shape[0], map(int, qkv.shape[1:])  # a kernel is compiled for each of these
     out = qkv.new_empty(B, N, H * K)
     lse = qkv.new_empty(B, H, N, dtype=torch.float32)
     queries, warps, stages = FORWARD
@@ -137,7 +137,7 @@ def attention_backward(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of qkv (with `scale_8`, multiplied by it and in e5m2) and of its bias (3 H K)."""
     d_out = d_out.contiguous()
-    B, (N, _, H, K) = qkv.shape[0], map(int, qkv.shape[1:])  # a kernel is made for each of these
+    B, (N, _, H, K) = qkv.shape[0], map(int, qkv.shape[1:])  # a kernel is compiled for each of these
     d_qkv = torch.empty_like(qkv, dtype=qkv.dtype if scale_8 is None else torch.float8_e5m2)
     d_bias = qkv.new_empty(B, 3 * H * K, dtype=torch.float32)
     queries, warps, stages = BACKWARD

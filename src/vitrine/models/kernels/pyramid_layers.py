@@ -56,7 +56,7 @@ class FastReducedAttention(ReducedAttention):
         return is_plain(self.to_q, nn.Linear) and is_plain(self.to_kv, nn.Linear)
 
     def reduce(self, tokens: Tensor, grid: Grid) -> Tensor:
-        """Return what keys and values are made of, (B, S, D): patches of tokens in one product."""
+        """Return the input of keys and values, (B, S, D): patches of tokens in one product."""
         layer, norm = self.reduction, self.reduction_norm
         if layer is None or norm is None or self.pooled_side is not None:
             return super().reduce(tokens, grid)

@@ -105,7 +105,7 @@ def attention_forward(q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
         q.shape[0],
         int(q.shape[1]),
         map(int, kv.shape[1:]),
-    )  # a kernel is made for each of these
+    )  # a kernel is compiled for each of these
     out = torch.empty_like(q)
     lse = q.new_empty(B, H, N, dtype=torch.float32)
     share, queries, warps, stages = FORWARD
@@ -123,7 +123,7 @@ def attention_backward(q: Tensor, kv: Tensor, d_out: Tensor, lse: Tensor) -> tup
         q.shape[0],
         int(q.shape[1]),
         map(int, kv.shape[1:]),
-    )  # a kernel is made for each of these
+    )  # a kernel is compiled for each of these
     share, queries, warps, stages = BACKWARD
     shares = triton.cdiv(N, share)
     d_q = torch.empty_like(q)

@@ -60,7 +60,7 @@ class FastTransformer(Transformer):
 
 
 def factors(depth: StochasticDepth, tokens: Tensor) -> Tensor | None:
-    """Return what stochastic depth multiplies each patch's branch with, (patches); None where it keeps all."""
+    """Return the factor of stochastic depth for each patch's branch, (patches); None if all are kept."""
     if not depth.training or depth.rate == 0:
         return None
     return depth(tokens.new_ones(len(tokens), 1, 1, dtype=torch.float32)).flatten()
@@ -79,7 +79,7 @@ class FastWordProjection(nn.Conv2d):
             return super().forward(patches)
         height, width = patches.shape[2:]
         down, across = self.places(height, axis=0), self.places(width, axis=1)
-        # y and x: places in the kernel; h and w: in the patch; i and j: of the word.
+        # y and x: positions in the kernel; h and w: in the patch; i and j: of the word.
         spread = torch.einsum("ecyx,iyh,jxw->ijechw", self.weight, down, across)
         rows, columns, E = spread.shape[:3]
         bias = None if self.bias is None else self.bias.repeat(rows * columns)

@@ -85,7 +85,7 @@ def _attend_backward(  # noqa: PLR0915 (one kernel: what it keeps is named line 
     ROWS: tl.constexpr, ROWS_OF_PROGRAM: tl.constexpr, EPS: tl.constexpr,
     SCALE: tl.constexpr, SCALE_LOG2: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_FACTORS: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of x and the program's share of those of the weights."""
+    """Write the gradient of x and the program's part of the weights' gradients."""
     kind = words.dtype.element_ty
     channel, own = tl.arange(0, CHANNELS), tl.arange(0, ROWS)
     in_width = channel < C
@@ -173,7 +173,7 @@ def attend_forward(
     b_out: Tensor, factors: Tensor | None, num_words: int, num_heads: int,
 ) -> Tensor:  # fmt: skip
     """Return words (R, C) plus their attention within each patch, times a factor per patch if there are any."""
-    R, C = words.shape[0], int(words.shape[1])  # a kernel is made for each C
+    R, C = words.shape[0], int(words.shape[1])  # a kernel is compiled for each C
     out = torch.empty_like(words)
     rows, rows_of_program, warps = ATTEND
     wrap_triton(_attend)[(triton.cdiv(R, rows_of_program),)](
@@ -191,7 +191,7 @@ def attend_backward(
     w_out: Tensor, factors: Tensor | None, num_words: int, num_heads: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the gradient of the words and, in one row, those of qkv, out, their biases, and the norm."""
-    R, C = words.shape[0], int(words.shape[1])  # a kernel is made for each C
+    R, C = words.shape[0], int(words.shape[1])  # a kernel is compiled for each C
     rows, rows_of_program, warps = ATTEND_BACKWARD
     programs = triton.cdiv(R, rows_of_program)
     d_words, sums = torch.empty_like(words), words.new_empty(programs, 4 * C * C + 6 * C, dtype=torch.float32)

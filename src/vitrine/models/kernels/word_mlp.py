@@ -61,7 +61,7 @@ def _transform_backward(
     ROWS: tl.constexpr, ROWS_OF_PROGRAM: tl.constexpr, EPS: tl.constexpr,
     HAS_FACTORS: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of x and the program's share of those of the weights."""
+    """Write the gradient of x and the program's part of the weights' gradients."""
     kind = words.dtype.element_ty
     channel, hidden, own = tl.arange(0, CHANNELS), tl.arange(0, HIDDEN), tl.arange(0, ROWS)
     in_width = channel < C
@@ -113,7 +113,7 @@ def transform_forward(
     factors: Tensor | None, num_words: int,
 ) -> Tensor:  # fmt: skip
     """Return words (R, C) plus their MLP with exact GELU, times a factor per patch if there are any."""
-    R, C, M = words.shape[0], int(words.shape[1]), int(w1.shape[0])  # a kernel is made for each C and M
+    R, C, M = words.shape[0], int(words.shape[1]), int(w1.shape[0])  # a kernel is compiled for each C and M
     out = torch.empty_like(words)
     rows, rows_of_program, warps = TRANSFORM
     wrap_triton(_transform)[(triton.cdiv(R, rows_of_program),)](
@@ -129,8 +129,8 @@ def transform_backward(
     words: Tensor, d_out: Tensor, norm_weight: Tensor, norm_bias: Tensor, w1: Tensor, b1: Tensor, w2: Tensor,
     factors: Tensor | None, num_words: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return the gradient of the words and, in one row, those of the layers, turned w2 included, and of the norm."""
-    R, C, M = words.shape[0], int(words.shape[1]), int(w1.shape[0])  # a kernel is made for each C and M
+    """Return the gradient of the words and, in one row, those of the layers (w2 transposed) and of the norm."""
+    R, C, M = words.shape[0], int(words.shape[1]), int(w1.shape[0])  # a kernel is compiled for each C and M
     rows, rows_of_program, warps = TRANSFORM_BACKWARD
     programs = triton.cdiv(R, rows_of_program)
     d_words = torch.empty_like(words)

@@ -2,10 +2,10 @@
 
 Each half (word_attention.py, word_mlp.py) is one kernel forward and one backward, norm and residual included.
 
-A patch has some 16 words of 24 channels: too small for the kernels of attention and of matrix products, which spend
+A patch has up to 16 words of 24 channels: too small for the kernels of attention and of matrix products, which spend
 the time on memory traffic and empty lanes. Here a program takes the words of a few patches at a time and keeps
 everything between norm and residual on the chip; backward it computes that again, so only a half's input is kept.
-Heads are told apart by masks on the channels, patches by masks on the logits: nothing is cut or turned in memory.
+Masks on the channels separate heads, masks on the logits separate patches: nothing is split or transposed in memory.
 
 Weight gradients are sums over all words. Every program writes its own, summed by the caller in a fixed order.
 
@@ -21,7 +21,7 @@ EPS = 1e-5
 
 @triton.jit
 def _unit(x, in_width, C: tl.constexpr, EPS: tl.constexpr):
-    """Return rows of zero mean and unit variance, and what they were divided by, inverted."""
+    """Return rows of zero mean and unit variance, and the inverse of their standard deviations."""
     mean = tl.sum(x, 1) / C
     centred = tl.where(in_width[None, :], x - mean[:, None], 0.0)
     inverse = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / C + EPS)
@@ -57,7 +57,7 @@ def _store_matrix(target, values, row, column, rows: tl.constexpr, columns: tl.c
 
 @triton.jit
 def _factor(factors, row, R, W: tl.constexpr, HAS_FACTORS: tl.constexpr):
-    """Load what stochastic depth multiplies each word's branch with: one number per patch."""
+    """Load the factor of stochastic depth for each word's branch: one number per patch."""
     if HAS_FACTORS:
         factor = tl.load(factors + row // W, mask=row < R, other=0.0)
     else:

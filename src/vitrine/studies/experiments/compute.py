@@ -94,7 +94,7 @@ def curve(results: Results, family: str) -> tuple[list[float], list[float], int]
 
 
 def lead(results: Results, one: str, other: str, *, at: list[float]) -> float:
-    """Return by how much one family's interpolated accuracy exceeds another's, averaged over `at`."""
+    """Return the excess of one family's interpolated accuracy over another's, averaged over `at`."""
     (x1, y1, _), (x2, y2, _) = curve(results, one), curve(results, other)
     return float(np.mean(np.interp(at, x1, y1) - np.interp(at, x2, y2)))
 

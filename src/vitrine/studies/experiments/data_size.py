@@ -13,7 +13,7 @@ from vitrine.studies.verdicts import Finding, above, ahead, error_of
 SHARES = (0.05, 0.2, 1.0)
 SMALL, LARGE, RESNET = "small ViT", "large ViT", "ResNet"
 MODELS = (SMALL, LARGE, RESNET)
-# The paper tunes weight decay, dropout and label smoothing; here all three are weak or all are strong.
+# The paper tunes weight decay, dropout and label smoothing; here all three are either weak or strong.
 REGULARISATION = {"little": (1.0, 0.0, 0.0), "much": (4.0, 0.1, 0.1)}
 # Table 5: ViT-B/16 and ViT-L/16 fine-tuned on ImageNet; images of the pre-training sets.
 PAPER = {

@@ -28,16 +28,16 @@ LEAST_EPOCHS = 60
 # Candidates for the learning rate, as factors on the scale's, in runs this much shorter.
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 SEARCH_SHARE = 1 / 3
-# The check of convergence: the plain ViT again, this much longer, should gain no more.
+# The check of convergence: the plain ViT, trained this much longer, should not improve.
 LONGER, MOST_GAIN = 2, 0.005
-# The same for all: sixty passes over some ten thousand images need it.
+# The same for all methods: sixty passes over about ten thousand images need it.
 AUGMENT = Augment(mixup=0.2, cutmix=1.0, label_smoothing=0.1)
 # A step of the student is a forward and two backward passes; the teacher adds a forward pass.
 TEACHER_SHARE = 1 / 3
 
 
 def runs(setup: Setup) -> tuple[Run, ...]:
-    """List every method at its chosen rate, DeiT's token after its teacher; last, the plain ViT for longer."""
+    """List every method at its chosen rate, DeiT's token after its teacher; last, a longer run of the plain ViT."""
     teacher = teacher_of(setup)
     listed = [teacher]
     for name in METHODS:
@@ -98,7 +98,7 @@ def run_of(
 
 @functools.cache
 def weight(name: str, scale: Scale, num_classes: int) -> float:
-    """Return the compute of a method's step, its teacher's answers included, in steps of the plain ViT."""
+    """Return the compute of a method's step, its teacher's forward pass included, in steps of the plain ViT."""
     macs: float = cost_of(model_of(name, scale, num_classes)).macs
     if name == TAUGHT:
         macs += TEACHER_SHARE * cost_of(resnet(scale, num_classes=num_classes)).macs
@@ -121,12 +121,12 @@ def recipe(setup: Setup, name: str, total_steps: int, *, rate: float) -> Recipe:
 
 
 def slug(name: str) -> str:
-    """Write a name for a folder."""
+    """Convert a name to a folder name."""
     return name.removeprefix("+ ").replace("'", "").replace(" ", "-")
 
 
 def findings(results: Results) -> list[Finding]:
-    """Compare every method with the plain ViT; open where a rate is at the edge of those that were tried."""
+    """Compare every method with the plain ViT; open if a best rate is at the edge of the grid."""
     base, spread = results.values(method=PLAIN), results.spread()
     gains: list[Finding] = []
     for name in METHODS:

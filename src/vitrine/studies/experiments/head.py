@@ -47,7 +47,7 @@ def findings(results: Results) -> list[Finding]:
         "each at its best learning rate, both are equal (class token minus average pooling)", one, other,
         spread=spread, within=WITHIN, most=MOST,
     )  # fmt: skip
-    # The loss of each at the other's best rate; the larger one would mislead.
+    # The accuracy that each loses at the other's best rate; the larger loss counts.
     losses = []
     for name, rate in zip(POOLINGS, reversed(rates.values()), strict=True):
         own, swapped = results.values(pooling=name, lr=rates[name]), results.values(pooling=name, lr=rate)

@@ -27,7 +27,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
                 options = {"optimizer": "adamw" if optimizer == ADAM else "sgd", "lr": rate}
                 if (
                     optimizer == SGD
-                ):  # BiT's decay 1e-4 is of the gradient; decoupled it is multiplied by the rate
+                ):  # BiT adds its decay of 1e-4 to the gradient; decoupled, it is multiplied by the rate
                     options["weight_decay"] = 1e-4
                 first = Run(
                     study=study, group=f"{group}-pre-training", seed=seed, settings=settings,

@@ -59,7 +59,7 @@ def findings(results: Results) -> list[Finding]:
     width = with_some[best] - with_some[worst]
     error = error_of(spread, means[best], means[worst])
     is_narrow = width <= max(gap / 2, SURE * error)
-    # Without a gap there is nothing to compare with: noise alone proves nothing.
+    # Without a gap there is nothing to compare with: the differences are noise.
     state: State = "holds" if is_narrow and compared[0].state == "holds" else "open"
     if not is_narrow and width > max(gap, 2 * SURE * error):
         state = "opposite"

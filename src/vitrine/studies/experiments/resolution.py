@@ -50,7 +50,7 @@ def findings(results: Results) -> list[Finding]:
 
 
 def charts(results: Results) -> list[Chart]:
-    """Show the three ways."""
+    """Show the three ways to fine-tune."""
     ways = points_by(results, "way", [SAME, RESAMPLED, FRESH])
     return [Chart(title="Ours, after fine-tuning", y_label="Accuracy [%]", series={"accuracy": ways})]
 

@@ -28,7 +28,7 @@ SCRATCH, SUPERVISED = "from scratch", "labels"
 LABELLED = 0.1
 # Factor on the steps of a run from scratch, with labels or without.
 PRE_TRAINING = 2
-# Candidates for the rate of fine-tuning, as factors on half of the scale's; every arm takes its own best.
+# Candidates for the rate of fine-tuning, as factors on half of the scale's; each arm uses its own best.
 FACTORS = (0.3, 1.0, 3.0)
 PAPER = {SCRATCH: 77.9, "masked patches, mean colour": 79.9, SUPERVISED: 83.97}
 
@@ -40,18 +40,18 @@ def masked(target: Target) -> Callable[[Recipe], Recipe]:
 
 
 def autoencoded(recipe: Recipe) -> Recipe:
-    """Learn as MAE does; beside a small encoder, its authors' decoder would cost ten times as much."""
+    """Learn as MAE does, with a smaller decoder: the authors' would cost ten times as much as a small encoder."""
     if recipe.views.crop != "padded":
         return recipe.with_objective(AutoencoderObjective())
     return recipe.with_objective(AutoencoderObjective(decoder_width=96, decoder_depth=2, decoder_heads=3))
 
 
 def self_distilled(recipe: Recipe) -> Recipe:
-    """Learn as DINO does; a set of small images needs fewer prototypes and views than its authors take."""
+    """Learn as DINO does; a set of small images needs fewer prototypes and views than its authors use."""
     if recipe.views.crop != "padded":
         changed = recipe.with_objective(DinoObjective())
         return dataclasses.replace(changed, views=dataclasses.replace(recipe.views, flip=False))
-    # The momentum lets the teacher keep up in a run of some hundreds of steps.
+    # With this momentum, the teacher follows the student in a run of a few hundred steps.
     small = DinoObjective(
         num_prototypes=2048, hidden_width=512, momentum=0.99, multi_crop=MultiCrop(num_local=2)
     )
@@ -68,13 +68,13 @@ def hiding(recipe: Recipe) -> Recipe:
 
 
 def contrasted(kind: type[ContrastiveObjective]) -> Callable[[Recipe], Recipe]:
-    """Learn as MoCo v3 or SimCLR do; as they cut views themselves, the recipe cuts and flips nothing."""
+    """Learn as MoCo v3 or SimCLR does; they cut views themselves, so the recipe neither crops nor flips."""
 
     def change(recipe: Recipe) -> Recipe:
         changed = recipe.with_objective(kind())
         if recipe.views.crop != "padded":
             return dataclasses.replace(changed, views=dataclasses.replace(recipe.views, flip=False))
-        # A third of a picture of 32 px is the least that shows what it is.
+        # At 32 px, less than a third of a picture does not show its subject.
         views = MultiCrop(num_local=0, global_area=(0.3, 1.0))
         small = dataclasses.replace(changed.objective, hidden_width=512, output_width=128, multi_crop=views)  # type: ignore[call-arg]
         return dataclasses.replace(changed, objective=small, views=Views(crop="none", flip=False))
@@ -82,7 +82,7 @@ def contrasted(kind: type[ContrastiveObjective]) -> Callable[[Recipe], Recipe]:
     return change
 
 
-# A further objective is one line here.
+# To add an objective, add one line here.
 OBJECTIVES: dict[str, Callable[[Recipe], Recipe]] = {
     "masked patches, mean colour": masked("mean-color"),
     "masked patches, 4x4 pixels": masked("downsized-colors"),
@@ -97,12 +97,12 @@ OBJECTIVES: dict[str, Callable[[Recipe], Recipe]] = {
 
 
 def slug(name: str) -> str:
-    """Write a name for a folder."""
+    """Convert a name to a folder name."""
     return name.replace(",", "").replace(" ", "-")
 
 
 def runs(setup: Setup) -> tuple[Run, ...]:
-    """List the pre-training run of every objective and its fine-tuning on few labels; and that from scratch."""
+    """List the pre-training run of every objective and its fine-tuning on few labels; and the runs from scratch."""
     scale, seed, study = setup.scale, setup.seed, "self-supervision"
     target, num_classes = setup.targets[0]
     few = max(round(LABELLED * setup.num_images), num_classes) if target == "data" else None
@@ -121,7 +121,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
 
 
 def tuned(setup: Setup, name: str, *, after: str | None, few: int | None) -> list[Run]:
-    """List the runs on few labels, one per learning rate; from scratch takes the steps of pre-training too."""
+    """List the runs on few labels, one per learning rate; runs from scratch also take the steps of pre-training."""
     scale, (target, num_classes) = setup.scale, setup.targets[0]
     steps = scale.finetune_steps + (0 if after else PRE_TRAINING * scale.steps)
     runs = []

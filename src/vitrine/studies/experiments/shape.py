@@ -31,12 +31,12 @@ def changed(scale: Scale, dimension: str, factor: float) -> dict[str, Any]:
 
 
 def nearest_divisor(size: int, wanted: float) -> int:
-    """Return the side that tiles an image and comes nearest to the one that is wanted."""
+    """Return the patch side that tiles an image and is nearest to the requested one."""
     return min((side for side in range(1, size + 1) if size % side == 0), key=lambda side: abs(side - wanted))
 
 
 def base_shape(scale: Scale) -> dict[str, Any]:
-    """Return the shape that is scaled: the paper's is 8 layers, width 1024, MLP 2048, patch 32."""
+    """Return the base shape: the paper's has 8 layers, width 1024, MLP 2048, patch 32."""
     if scale.is_paper:
         return {"depth": 8, "width": 1024, "mlp_width": 2048, "patch_size": 32, "num_heads": 16}
     # Heads double and halve with the width.
@@ -82,7 +82,7 @@ def slope(results: Results, dimension: str) -> tuple[float, float] | None:
 
 
 def findings(results: Results) -> list[Finding]:
-    """Compare what a doubling of compute brings in each dimension."""
+    """Compare the gain from a doubling of compute in each dimension."""
     slopes = {name: slope(results, name) for name in DIMENSIONS}
     depth, width, patch = (slopes[name] for name in ("depth", "width", "patch size"))
     if depth is None or width is None or patch is None:

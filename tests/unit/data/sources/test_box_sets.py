@@ -100,7 +100,7 @@ def test_a_file_of_coco_alone_finds_its_pictures_and_ignores_crowds(tmp_path: Pa
     [
         ("labels/a.txt", "0 0.5 0.5 0.2\n", "line 1 has 4 numbers"),
         ("labels/a.txt", "0.5 0.5 0.5 0.2 0.2\n", "the number of a class"),
-        ("labels/a.txt", "cat 0.5 0.5 0.2 0.2\n", "'cat' where a number"),
+        ("labels/a.txt", "cat 0.5 0.5 0.2 0.2\n", "'cat' .*number"),
         ("annotations/a.xml", "<annotation", "a.xml is not XML"),
         ("annotations/a.xml", "<annotations/>", "its root is annotations"),
         ("annotations/a.xml", "<annotation><object/></annotation>", "a name or a bndbox"),

@@ -19,7 +19,7 @@ LISTS = {
 
 
 def recognises(address: str) -> bool:
-    """Take a folder with VTAB's lists, or one such list."""
+    """Accept a folder with VTAB's lists, or one such list."""
     path = Path(address)
     if path.is_dir():
         return (path / LISTS["trainval"]).is_file() or (path / LISTS["train"]).is_file()

@@ -9,7 +9,7 @@ and test, NumPy's old generator with seed 123). Without it the images are not sp
 
 Small NORB: `smallnorb-*-{training,testing}-{dat,info}.mat`, a matrix format of its own (not MATLAB's).
 
-A file is a magic number, the number of sides, the sides (three of them at least), then the numbers, all little
+A file is a magic number, the number of axes, their lengths (at least three of them), then the numbers, all little
 endian. `dat` is (N, 2, 96, 96): pairs of which the first is used; `info` is (N, 4): instance, elevation,
 azimuth, lighting. Half of `testing` is VTAB's val, the other half its test.
 """
@@ -167,7 +167,9 @@ def _open_norb(file: Path, task: Task) -> Source:
         raise DataError(f"{info_file} is missing; {task.name} reads its labels from there")
     info = np.asarray(read_norb_matrix(info_file))
     if images.ndim != 4 or info.shape != (len(images), 4):
-        raise DataError(f"{file} is {images.shape} and its info {info.shape}; (N, 2, 96, 96) and (N, 4) fit")
+        raise DataError(
+            f"{file} is {images.shape} and its info {info.shape}; they must be (N, 2, 96, 96) and (N, 4)"
+        )
     is_azimuth = task.name == "sNORB-Azimuth"
     labels = norb_azimuth(info[:, _AZIMUTH]) if is_azimuth else norb_elevation(info[:, _ELEVATION])
     return ArraySource(
