@@ -53,7 +53,7 @@ def test_a_saved_detector_computes_the_same_and_adapts_to_another_size(tmp_path:
     assert torch.equal(loaded.model(images), model(images))
     larger = load(tmp_path / "model", image_size=64).model
     torch.testing.assert_close(larger(torch.ones(1, 3, 64, 64)), model(torch.ones(1, 3, 64, 64)))
-    with pytest.raises(ConfigError, match=r"on boxes of others$") as refused:
+    with pytest.raises(ConfigError, match="on boxes of other") as refused:
         load(tmp_path / "model", num_classes=3)
     assert refused.value.option == "num_classes"
 
