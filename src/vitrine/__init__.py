@@ -1,7 +1,7 @@
 """Vitrine: the Vision Transformer as complete, practical software.
 
-The public names below are imported when first used, so that `import vitrine` costs next to nothing and
-imports no torch.
+The public names below are imported when first used, so that `import vitrine` is fast and does not
+import torch.
 """
 
 import importlib

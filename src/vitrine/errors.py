@@ -21,7 +21,7 @@ class Spelling(Protocol):
         """Write a call of a verb."""
 
 
-# Verbs whose function has another name, as the rooms `models` and `recipes` have theirs.
+# Verbs whose function has another name, because `models` and `recipes` are also packages.
 FUNCTIONS = {"models": "list_models", "recipes": "list_recipes"}
 
 
@@ -47,7 +47,7 @@ class TryOption:
     purpose: str
     """From "to ...": "to continue with the data as it is now"."""
     value: Any = None
-    """The value to pass; None where any will do, True for a flag."""
+    """The value to pass; None if any value works, True for a flag."""
 
     def text(self, spelling: Spelling) -> str:
         """Return "use OPTION to ..."."""
@@ -106,7 +106,7 @@ class VitrineError(Exception):
 
 
 class ConfigError(VitrineError, ValueError):
-    """A setting does not make sense, alone or with another."""
+    """A setting is invalid, alone or together with another."""
 
 
 class MissingConfigError(ConfigError, FileNotFoundError):
@@ -114,7 +114,7 @@ class MissingConfigError(ConfigError, FileNotFoundError):
 
 
 class DataError(VitrineError, ValueError):
-    """A data set or an image cannot be read as asked."""
+    """A data set or an image cannot be read as requested."""
 
 
 class MissingDataError(DataError, FileNotFoundError):
@@ -155,7 +155,7 @@ class MissingCheckpointError(CheckpointError, FileNotFoundError):
 
 
 class DownloadError(VitrineError, ConnectionError):
-    """A file cannot be downloaded: no network, a refusal, a limit, another checksum."""
+    """A file cannot be downloaded: no network, access denied, a size limit, or a wrong checksum."""
 
 
 class MissingExtraError(VitrineError, ImportError):
@@ -190,7 +190,7 @@ class RepeatedError(VitrineError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of Python or torch says that memory ran out, on the CPU or a device."""
+    """Whether an error of Python or torch means that memory ran out, on the CPU or a device."""
     texts = ("DefaultCPUAllocator", "can't allocate memory", "CUDA out of memory", "std::bad_alloc")
     return (
         isinstance(error, MemoryError)
@@ -200,7 +200,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _rebuilt(kind: type[VitrineError], problem: str, fields: dict[str, Any]) -> VitrineError:
-    """Restore an error from another process whose constructor takes other arguments than its message."""
+    """Restore an error from another process if its constructor takes more than the message."""
     error = kind.__new__(kind, problem)
     VitrineError.__init__(error, problem)
     error.__dict__.update(fields)

@@ -75,7 +75,7 @@ class VitClassifier(PictureEstimator):
     ) -> Self:
         """Learn from pictures and their labels, which may be words or whole numbers; unreadable pictures are refused.
 
-        `sample_weight` counts a picture as often; `method="features"` supports it.
+        `sample_weight` is the weight of each picture; only `method="features"` supports it.
         """
         if self.method not in METHODS:
             raise ConfigError(f"must be features or finetune, got {self.method!r}", option="method")

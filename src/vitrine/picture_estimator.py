@@ -1,4 +1,4 @@
-"""The base of estimators of pictures: options as scikit-learn knows them, the model, its features, errors."""
+"""The base of estimators of pictures: scikit-learn's handling of options, the model, its features, errors."""
 
 import inspect
 from collections.abc import Iterable, Sequence
@@ -86,14 +86,14 @@ class PictureEstimator:
 
 
 def _not_fitted(sentence: str) -> Exception:
-    """Build the error that scikit-learn knows, where it is installed; it is a `ConfigError` too."""
+    """Build scikit-learn's own error if it is installed; the error is a `ConfigError` too."""
     sklearn = scikit_learn()
     known = AttributeError if sklearn is None else sklearn.exceptions.NotFittedError
     return type("NotFittedError", (ConfigError, known), {})(sentence)
 
 
 def scikit_learn() -> Any:
-    """Import scikit-learn; None where it is not installed, since the estimators work without it."""
+    """Import scikit-learn; None if it is not installed, because the estimators work without it."""
     try:
         import sklearn.utils  # noqa: PLC0415 (an extra)
     except ImportError:

@@ -1,4 +1,4 @@
-"""Words in messages: names that a terminal can take, the nearest known names, numbers with nouns, durations."""
+"""Words in messages: names that are safe on a terminal, the nearest known names, numbers with nouns, durations."""
 
 import difflib
 import math
@@ -6,8 +6,8 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-# Escape sequences, line breaks and marks that reverse the direction of text: a name that holds them could move the
-# cursor, forge a line or show another name than it has.
+# Escape sequences, line breaks and marks that reverse the direction of text: a name that contains them could
+# move the cursor, forge a line or display a different name.
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -18,7 +18,7 @@ def printable(name: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 1) -> list[str]:
-    """Return the `count` known names most alike to `name`, case and punctuation aside, best first."""
+    """Return the `count` known names most similar to `name`, ignoring case and punctuation, best first."""
 
     def bare(text: str) -> str:
         return "".join(letter for letter in str(text).lower() if letter.isalnum())
@@ -30,7 +30,7 @@ def nearest(name: str, known: Iterable[str], count: int = 1) -> list[str]:
 
 
 def near_match(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that is spelt almost like `name`, case aside, or None where none is."""
+    """Return the known name with almost the spelling of `name`, ignoring case; None if there is none."""
     lower = {candidate.lower(): candidate for candidate in known}
     matches = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
     return lower[matches[0]] if matches else None
@@ -70,7 +70,7 @@ def with_name(reason: str, name: str) -> str:
 
 
 def with_first(unreadable: Mapping[str, str], noun: str, *, count: int | None = None) -> str:
-    """Count what cannot be read (`count` where only a few are listed), and say of the first why."""
+    """Count the unreadable items (`count` if only a few are listed), with the reason for the first."""
     name, why = next(iter(unreadable.items()))
     return f"{counted(len(unreadable) if count is None else count, noun)}; the first: {with_name(why, name)}"
 

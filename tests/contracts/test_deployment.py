@@ -38,8 +38,8 @@ def test_the_pod_waits_longer_than_the_server_may_take_to_stop() -> None:
 
 
 def test_names_and_ports_of_the_manifests_fit_together() -> None:
-    found = manifests()
-    deployment, service, budget = (found[kind] for kind in ("Deployment", "Service", "PodDisruptionBudget"))
+    by_kind = manifests()
+    deployment, service, budget = (by_kind[kind] for kind in ("Deployment", "Service", "PodDisruptionBudget"))
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"] == labels == deployment["spec"]["selector"]["matchLabels"]
     assert budget["spec"]["selector"]["matchLabels"] == labels

@@ -15,15 +15,15 @@ TREES = {name: ast.parse(path.read_text()) for name, path in PATHS.items()}
 
 def imported_by(name: str) -> set[str]:
     """Our modules that a module imports anywhere: at its top, inside functions, for types only."""
-    found = set()
+    modules = set()
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name} imports relatively"
             full = (f"{node.module}.{alias.name}" for alias in node.names)
-            found |= {one if one in PATHS else str(node.module) for one in full}
+            modules |= {one if one in PATHS else str(node.module) for one in full}
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return (found & PATHS.keys()) - {name}
+            modules |= {alias.name for alias in node.names}
+    return (modules & PATHS.keys()) - {name}
 
 
 def deferred_in(name: str) -> list[ast.Import | ast.ImportFrom]:

@@ -22,13 +22,13 @@ OWN_MEMORY = {("data/loading/worker_processes.py", "pickle.loads")}
 @functools.cache
 def calls() -> list[tuple[str, str, dict[str, ast.expr]]]:
     """List the file, the called name with its dots, and the keywords of every call in the package."""
-    found = []
+    places = []
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-                found.append((str(path.relative_to(ROOT)), ast.unparse(node.func), keywords))
-    return found
+                places.append((str(path.relative_to(ROOT)), ast.unparse(node.func), keywords))
+    return places
 
 
 def is_constant(value: ast.expr | None, expected: bool) -> bool:
@@ -36,9 +36,9 @@ def is_constant(value: ast.expr | None, expected: bool) -> bool:
 
 
 def test_torch_load_reads_weights_only() -> None:
-    found = [(file, keywords) for file, name, keywords in calls() if name == "torch.load"]
-    assert found
-    assert all(is_constant(keywords.get("weights_only"), True) for _, keywords in found)
+    loads = [(file, keywords) for file, name, keywords in calls() if name == "torch.load"]
+    assert loads
+    assert all(is_constant(keywords.get("weights_only"), True) for _, keywords in loads)
 
 
 def test_numpy_never_allows_pickles() -> None:
@@ -59,11 +59,11 @@ def test_nothing_else_unpickles() -> None:
         "pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.", "shelve.", "dill.", "joblib.", "cloudpickle.",
         "torch.jit.load", "torch.hub.", "eval", "exec",
     )  # fmt: skip
-    found = [
+    places = [
         (file, name) for file, name, _ in calls()
         if name in forbidden or any(name.startswith(start) for start in forbidden if start.endswith("."))
     ]  # fmt: skip
-    assert set(found) <= OWN_MEMORY
+    assert set(places) <= OWN_MEMORY
     assert {file for file, name, _ in calls() if name == "torch.export.load"} <= OPENED_BY_ITS_WRITER
 
 
@@ -78,8 +78,8 @@ def test_unpicklers_are_the_known_ones() -> None:
 
 
 def test_distributed_checkpoints_are_read_with_our_reader_and_planner() -> None:
-    found = [(file, keywords) for file, name, keywords in calls() if name == "load" and "no_dist" in keywords]
-    assert found
-    for _, keywords in found:
+    loads = [(file, keywords) for file, name, keywords in calls() if name == "load" and "no_dist" in keywords]
+    assert loads
+    for _, keywords in loads:
         assert ast.unparse(keywords["planner"]) == "TensorPlanner()"
         assert ast.unparse(keywords["storage_reader"]).startswith("TensorReader(")

@@ -28,11 +28,11 @@ def writes(node: ast.Call) -> bool:
 
 
 def test_files_are_written_by_one_function() -> None:
-    found = {
+    places = {
         (str(path.relative_to(ROOT)), ast.unparse(node))
         for path in ROOT.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and writes(node)
     }
-    assert {file for file, _ in found} & {HOME}
-    assert not {(file, call) for file, call in found if file != HOME and Path(file).name not in APPENDING}
+    assert {file for file, _ in places} & {HOME}
+    assert not {(file, call) for file, call in places if file != HOME and Path(file).name not in APPENDING}

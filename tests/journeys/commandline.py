@@ -6,11 +6,22 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
+import pytest
+
+from vitrine.errors import TryOption, VitrineError
+
 SOURCE = Path(__file__).parents[2] / "src"
+
+
+class Done(subprocess.CompletedProcess[str]):
+    """A call of the command line in this process, and the error that it reported, if any."""
+
+    error: BaseException | None = None
 
 
 def vitrine(
@@ -28,12 +39,47 @@ def vitrine(
     )
 
 
-def assert_refused(result: subprocess.CompletedProcess[str], *parts: str, code: int = 2) -> None:
-    """Exit code, one sentence, no traceback."""
+def assert_refused(
+    result: subprocess.CompletedProcess[str],
+    *parts: str,
+    code: int = 2,
+    error: type[VitrineError] | None = None,
+    option: str | None = None,
+    advice: Sequence[str] = (),
+) -> None:
+    """Exit code, one sentence, no traceback; of a call in this process also the fields of its error."""
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
     for part in parts:
-        assert part in result.stderr
+        assert part in result.stderr, result.stderr
+    if error is not None:
+        assert isinstance(result, Done)
+        assert_fields(result.error, error, option=option, advice=advice)
+
+
+def assert_fields(
+    error: BaseException | None,
+    kind: type[VitrineError],
+    *,
+    option: str | None = None,
+    advice: Sequence[str] = (),
+) -> None:
+    """An error's class, the parameter it is about, and the parameters and verbs that it advises."""
+    assert isinstance(error, kind) and type(error) is kind, repr(error)
+    advised = [one.option if isinstance(one, TryOption) else one.verb for one in error.advice]
+    assert (error.option, advised) == (option, list(advice)), (error.option, advised)
+
+
+@contextmanager
+def refusal(
+    kind: type[VitrineError], *parts: str, option: str | None = None, advice: Sequence[str] = ()
+) -> Iterator[None]:
+    """The call inside must raise this error with these fields, whose message names these data."""
+    with pytest.raises(kind) as caught:
+        yield
+    assert_fields(caught.value, kind, option=option, advice=advice)
+    for part in parts:
+        assert part in str(caught.value), str(caught.value)
 
 
 def losses(run: Path) -> list[float]:
@@ -42,14 +88,21 @@ def losses(run: Path) -> list[float]:
     return [record["loss"] for record in records if "loss" in record]
 
 
-def inside(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def inside(*arguments: str | Path, cwd: Path | None = None) -> Done:
     """Run the command line in this process: the same code without the seconds that importing torch takes."""
     from vitrine.cli import app
 
     out, err, code = io.StringIO(), io.StringIO(), 0
+    complain, errors = app.complain, [None]
+
+    def noted(text: str) -> None:
+        errors.append(sys.exc_info()[1])
+        complain(text)
+
     words = ["vitrine", *map(str, arguments)]
     with (
         mock.patch.object(sys, "argv", words),
+        mock.patch.object(app, "complain", noted),
         redirect_stdout(out),
         redirect_stderr(err),
         chdir(cwd or Path.cwd()),
@@ -58,7 +111,9 @@ def inside(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Comple
             app.main()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(bool(end.code))
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+    done = Done(words, code, out.getvalue(), err.getvalue())
+    done.error = errors[-1]
+    return done
 
 
 def started(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:

@@ -20,7 +20,7 @@ def command_line(monkeypatch, capsys):
     """Run one verb in this process; returns exit code, standard output, standard error."""
 
     def of(verb):
-        monkeypatch.setattr(app, "VERBS", [found for found in app.VERBS if found.name == verb])
+        monkeypatch.setattr(app, "VERBS", [each for each in app.VERBS if each.name == verb])
 
         def run(*words):
             monkeypatch.setattr(sys, "argv", ["vitrine", *map(str, words)])

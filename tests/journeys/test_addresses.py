@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from journeys.commandline import inside
+from journeys.commandline import assert_refused, inside, refusal
 from pictures import photo, save
 
 import vitrine
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.opening import open_splits
-from vitrine.errors import DataError
+from vitrine.errors import ConfigError, DataError
 from vitrine.runtime import block_cache
 from vitrine.runtime.places import delivered
 
@@ -78,7 +78,7 @@ def check_every_kind(desk: Path, base: str, tmp_path: Path) -> None:
     assert digests(desk / "model", listed, tmp_path / "listed") == {"01.png": local["01.png"]}
     splits = open_splits(f"{base}/photos", val_fraction=0)
     assert splits["train"].classes == ("cat", "dog") and splits["train"].counts().tolist() == [7, 6]
-    with pytest.raises(DataError, match=r"there are no images below .*/nothing"):
+    with refusal(DataError, f"{base}/nothing"):
         vitrine.embed(desk / "model", f"{base}/nothing", out=tmp_path / "nothing", **CPU)
 
 
@@ -101,8 +101,9 @@ def test_the_command_line_takes_addresses(desk, tmp_path, monkeypatch):
     assert (tmp_path / "store" / "parts" / "part-00000.parquet").is_file()
     lost = inside("resume")  # whose default is a path
     assert lost.returncode == 2 and "runs" in lost.stderr, lost.stderr
-    refused = inside("index", desk / "photos", "--out", "s3://bucket/index")
-    assert refused.returncode == 2 and "s3://bucket/index is an address; this takes a path" in refused.stderr
+    assert_refused(
+        inside("index", desk / "photos", "--out", "s3://bucket/index"), "s3://bucket/index", error=ConfigError
+    )
 
 
 @pytest.mark.slow
@@ -152,7 +153,7 @@ def test_remote_shards_are_read_in_blocks_that_stay_on_this_disk_within_a_limit(
         left = (tmp_path / "cache" / "blocks").glob("*/*")
         assert sum(file.stat().st_size for file in left) <= 4000
     monkeypatch.setenv("VITRINE_CACHE_GB", "much")
-    with pytest.raises(vitrine.VitrineError, match="VITRINE_CACHE_GB must be a number of gigabytes"):
+    with refusal(ConfigError, "VITRINE_CACHE_GB", "'much'"):
         block_cache.limit_bytes()
 
 
@@ -164,11 +165,9 @@ def test_results_that_cannot_be_uploaded_are_kept_and_a_missing_bucket_is_named(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     with (
-        pytest.raises(
-            DataError, match=r"cannot write memory://x/p\.csv: the bucket does not exist"
-        ) as refused,
+        pytest.raises(DataError, match=r"memory://x/p\.csv: the bucket") as caught,
         delivered("memory://x/p.csv") as file,
     ):
         file.write_text("hours of work")
     [kept] = tmp_path.glob("vitrine-*")
-    assert str(kept) in str(refused.value) and (kept / "p.csv").read_text() == "hours of work"
+    assert str(kept) in str(caught.value) and (kept / "p.csv").read_text() == "hours of work"

@@ -82,7 +82,7 @@ def test_without_a_gain_in_the_first_fold_the_others_are_not_trained(desk, tmp_p
     monkeypatch.setattr(train_run, "notice", lambda text, advice=(): offered.append((text, advice[0].option)))
     run = tmp_path / "run"
     result = vitrine.finetune(desk / "photos", model=desk / "model", out=run, set=SHORT, **OPTIONS)
-    assert offered == [("Training takes more than five minutes", "fast")]
+    assert [option for _, option in offered] == ["fast"] and "five minutes" in offered[0][0]
     assert result.num_folds == 1 and result.best_step == 0
     [saved] = [one for one in result.contenders if one.is_saved]
     assert saved.name in ("closed form", "head only")

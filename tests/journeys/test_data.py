@@ -11,7 +11,7 @@ def test_a_folder_becomes_shards_and_says_what_to_do_next(tmp_path):
     class_folders(tmp_path / "photos", {"ant": 3, "bee": 3})
     done = inside("shard", str(tmp_path / "photos"), str(tmp_path / "shards"))
     assert done.returncode == 0, done.stderr
-    assert "all: 6 images in 1 shard" in done.stdout and "Next: vitrine check" in done.stdout
+    assert "6 images in 1 shard" in done.stdout and "Next: vitrine check" in done.stdout
     again = inside("shard", str(tmp_path / "photos"), str(tmp_path / "shards"), "--json")
     assert json.loads(again.stdout)["images"] == {"all": 6}
 

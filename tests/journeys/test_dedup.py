@@ -35,8 +35,8 @@ def test_copies_of_several_test_sets_are_listed_and_left_out(vitrine, sets, tmp_
     train, first, loose = sets
     code, out, _ = vitrine("dedup", train, "--against", first, "--against", loose, "--out", tmp_path / "out")
     assert code == 0
-    assert "15 training images compared with first (12), loose (4)" in out
-    assert "Copies of test images: 2 training images, 2 pairs, 1 by hash, 1 by perceptual" in out
+    assert "15 training images" in out and "first (12), loose (4)" in out
+    assert "2 training images, 2 pairs" in out and "1 by hash, 1 by" in out
     for name in ("pairs.html", "pairs.csv", "exclude.txt"):
         assert f"Wrote {tmp_path / 'out' / name}" in out
     listed = read_exclusions(tmp_path / "out" / "exclude.txt")
@@ -66,7 +66,7 @@ def test_with_a_model_its_features_are_compared_too_and_unreadable_files_match_n
     save(first / "dog" / "resaved.bmp", photo(1003))  # equal pixels, other bytes
     words = ("--by", "hash", "--model", "ViT-Ti/16", "--least-cosine", "0.999999", "--device", "cpu")
     code, out, _ = vitrine("dedup", train, "--against", first, *words, "--out", tmp_path / "out")
-    assert code == 0 and "Skipped, cannot be read: 2 files" in out
+    assert code == 0 and "cannot be read: 2 files" in out
     with (tmp_path / "out" / "pairs.csv").open(newline="") as file:
         rows = [(row["train"], row["test"], row["method"]) for row in csv.DictReader(file)]
     assert rows == [("cat/same.png", "cat/2.png", "hash"), ("dog/3.png", "dog/resaved.bmp", "features")]

@@ -11,7 +11,7 @@ import vitrine
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError, DataError
 
-from .commandline import inside
+from .commandline import inside, refusal
 
 fsspec = pytest.importorskip("fsspec")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -66,9 +66,9 @@ def test_the_command_line_evaluates_parts_here_and_at_an_address(desk, monkeypat
 
 def test_parts_that_cannot_be_evaluated_are_refused(desk, tmp_path):
     vitrine.predict(desk / "model", desk / "photos", out=tmp_path / "unlabelled", part_size=16, **CPU)
-    with pytest.raises(DataError, match="has no column label: the pictures had none"):
+    with refusal(DataError, "no column label:", advice=["shard"]):
         vitrine.evaluate(tmp_path / "unlabelled", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (tmp_path / "unlabelled" / "_job" / "part-00001.json").unlink()
-    with pytest.raises(ConfigError, match="lacks 1 of its 3 parts"):
+    with refusal(ConfigError, "1 of its 3 parts"):
         vitrine.evaluate(tmp_path / "unlabelled", out=tmp_path / "out2")

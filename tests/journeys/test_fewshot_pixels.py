@@ -9,6 +9,7 @@ from journeys.commandline import assert_refused, inside
 from masks import mask_folders
 
 import vitrine
+from vitrine.errors import ConfigError
 from vitrine.evaluation.pixel_fewshot import PictureTokens, patch_targets, solved
 from vitrine.evaluation.ridge import BIAS_FEATURE
 
@@ -63,6 +64,6 @@ def test_the_solution_is_regularised_least_squares_on_the_shares_of_patches() ->
 
 def test_what_does_not_go_with_pixels_is_refused(data: Path, weights: Path) -> None:
     refused = inside("fewshot", weights, data, "--probe", "knn", "--device", "cpu")
-    assert_refused(refused, "pixels are labelled in closed form")
+    assert_refused(refused, "closed form", error=ConfigError, option="probe")
     refused = inside("fewshot", weights, data, "--shots", "9999", "--device", "cpu")
     assert_refused(refused, "must be at most")

@@ -13,9 +13,11 @@ from journeys.commandline import assert_refused, inside, losses
 from pictures import class_folders, photo, save
 
 import vitrine
+from vitrine.errors import ConfigError, DataError
 from vitrine.recipes.recipe_values import from_yaml
 from vitrine.training.loop import Run
 from vitrine.training.saving import numbers_of, weights_of
+from vitrine.training.stopping import NotFiniteError
 
 PRETRAIN = (
     "--recipe", "demo", "--steps", "3", "--batch-size", "8", "--device", "cpu", "--workers", "0",
@@ -62,7 +64,7 @@ def test_the_old_head_goes_and_one_of_zeros_comes(photos: Path, pretrained: Path
     assert tuned.model.config.num_classes == 3
     # Classes of the same name keep what the first run learned.
     again = finetune(photos, tmp_path / "run", tmp_path / "again", "--steps", "1", *FROM_ZEROS)
-    assert "classes of the same name: cat, dog, owl" in again.stderr.replace("\n", " ")
+    assert "same name: cat, dog, owl" in again.stderr.replace("\n", " ")
     assert losses(tmp_path / "again")[0] != pytest.approx(math.log(3), rel=1e-6)
 
 
@@ -93,7 +95,7 @@ def test_frozen_blocks_keep_their_weights_and_the_plan_says_so(
 ) -> None:
     done = finetune(photos, pretrained, tmp_path / "run", "--steps", "4", "--freeze", "1", *FROM_ZEROS)
     assert done.returncode == 0, done.stderr
-    assert "(patch embedding and 1 block frozen)" in done.stderr
+    assert "and 1 block frozen)" in done.stderr
     before = vitrine.load(pretrained).model.state_dict()
     after = vitrine.load(tmp_path / "run").model.state_dict()
     same = {name for name, value in after.items() if name in before and torch.equal(value, before[name])}
@@ -102,7 +104,7 @@ def test_frozen_blocks_keep_their_weights_and_the_plan_says_so(
     many = finetune(photos, pretrained, tmp_path / "many", "--steps", "4", "--freeze", "99")
     assert_refused(many, "--freeze: must be at most", "got 99")
     both = finetune(photos, pretrained, tmp_path / "many", "--freeze", "1", "--probe")
-    assert_refused(both, "--freeze: does not go with probe")
+    assert_refused(both, "probe", error=ConfigError, option="freeze")
 
 
 def test_adapters_train_alone_and_are_saved_alone_in_pefts_format_and_merged(
@@ -128,7 +130,7 @@ def test_adapters_train_alone_and_are_saved_alone_in_pefts_format_and_merged(
     assert again.returncode == 0, again.stderr
     assert numbers_of(run / "checkpoints" / "last.safetensors")["step"] == 6
     refused = finetune(photos, pretrained, tmp_path / "no", "--lora", "4", "--probe")
-    assert_refused(refused, "--lora: does not go with probe")
+    assert_refused(refused, "probe", error=ConfigError, option="lora")
     assert not (tmp_path / "many").exists()
 
 
@@ -157,7 +159,11 @@ def test_regularisation_is_the_recipes_and_the_shape_that_of_the_weights(
     assert (config.dropout, config.activation_checkpointing, config.width) == (0.2, True, before.width)
     wider = finetune(photos, pretrained, tmp_path / "wider", "--set", "model_options.width=96")
     assert_refused(
-        wider, "model_options.width is fixed by the trained weights", "model_options.stochastic_depth"
+        wider,
+        "model_options.width is fixed",
+        "model_options.stochastic_depth",
+        error=ConfigError,
+        option="set",
     )
     assert not (tmp_path / "wider").exists()
 
@@ -178,9 +184,9 @@ def test_a_sweep_tries_every_rate_and_then_trains_on_all_images(
             0,
             3,
         ]  # rates are judged by where they end
-    assert "Training on all images with learning rate " in done.stderr
+    assert re.search(r"images with learning rate \S+\n", done.stderr)
     assert json.loads((tmp_path / "run" / "data.json").read_text())["images"] == {"train": 24}
-    assert "those held out for the sweep included" in done.stdout
+    assert "held out for the sweep" in done.stdout
     last = tmp_path / "run" / "checkpoints" / "last.safetensors"
     assert last.exists() and not last.with_name("best.safetensors").exists()
 
@@ -229,16 +235,16 @@ def test_a_rate_that_diverges_is_passed_over_and_of_equals_the_surer_one_is_take
     sweep = ("--sweep", "--set", "sweep=[1e-7, 1e-6, 1e38]", "--steps", "2", "--probe", *sgd)
     done = finetune(photos, pretrained, tmp_path / "run", *sweep)
     assert done.returncode == 0, done.stderr
-    assert "Learning rate 1e+38: the loss or a gradient of step 2 is NaN or infinity" in done.stderr
+    assert re.search(r"Learning rate 1e\+38: .*step 2", done.stderr)
     last = {
         rate: [one for one in records(tmp_path / "run" / "sweep" / f"lr-{rate}") if "val_loss" in one][-1]
         for rate in ("1e-07", "1e-06")
     }
     assert last["1e-07"]["val_accuracy"] == last["1e-06"]["val_accuracy"]
     surer = min(last, key=lambda rate: last[rate]["val_loss"])
-    assert f"Training on all images with learning rate {surer}\n" in done.stderr
+    assert f"images with learning rate {surer}\n" in done.stderr
     hopeless = finetune(photos, pretrained, tmp_path / "none", *sweep, "--set", "sweep=[1e38]")
-    assert_refused(hopeless, "NaN or infinity with each of the learning rates 1e+38", code=3)
+    assert_refused(hopeless, "learning rates 1e+38", error=NotFiniteError, advice=["set"], code=3)
 
 
 def test_an_interrupted_sweep_and_the_run_after_it_go_on_to_the_same_bits(
@@ -298,10 +304,7 @@ def test_training_starts_from_the_closed_form_and_the_verdict_compares_both(
     assert first["step"] == 0 and "val_calibrated_loss" in first
     assert "closed form" in done.stdout and "fine-tuned" in done.stdout
     # Three held-out images cannot keep the usual promise of 1 in 20.
-    assert (
-        '"None of these" marks about 1 in 4 pictures of the classes by mistake: 1 in 20 needs 19'
-        in done.stdout
-    )
+    assert "about 1 in 4 pictures" in done.stdout and "1 in 20 needs 19" in done.stdout
     assert "about 1 in 4 pictures" in (tmp_path / "run" / "model" / "README.md").read_text()
     assert json.loads((tmp_path / "run" / "run.json").read_text())["closed_form"]["num_images"] == 21
     begun = weights_of(tmp_path / "run" / "checkpoints" / "last.safetensors")
@@ -330,8 +333,8 @@ def test_a_fast_run_solves_the_head_on_all_images_without_training(
     loaded, before = vitrine.load(tmp_path / "r"), vitrine.load(pretrained).model.state_dict()
     assert loaded.record.calibration["num_images"] == 24
     card = (tmp_path / "r" / "model" / "README.md").read_text()
-    assert "on 24 images, each scored by a classifier that was fitted without it." in card
-    assert "about 1 in 20 pictures of the classes by mistake." in card
+    assert "on 24 images, each" in card
+    assert "about 1 in 20 pictures" in card
     for name, value in loaded.model.state_dict().items():
         assert name.startswith("head.") or torch.equal(value, before[name])
     predicted = inside(
@@ -340,10 +343,10 @@ def test_a_fast_run_solves_the_head_on_all_images_without_training(
     assert predicted.returncode == 0, predicted.stderr
     # The page is written again with the same evidence, and says how to repeat the run.
     before = (tmp_path / "r" / "report.html").read_text()
-    assert "of the left-out images classified correctly" in before
+    assert "of the left-out images" in before
     assert f"vitrine finetune {photos.absolute()} --recipe {tmp_path / 'r' / 'config.yaml'} --fast<" in before
     assert "<h2>Curves</h2>" not in before
-    assert "training steps: the head was solved in closed form" in before and "FLOPs" not in before
+    assert "solved in closed form" in before and "FLOPs" not in before
     again = inside("report", tmp_path / "r", "--device", "cpu")
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "r" / "report.html").read_text() == before
@@ -351,7 +354,7 @@ def test_a_fast_run_solves_the_head_on_all_images_without_training(
         "evaluate", tmp_path / "r", photos, "--device", "cpu", "--workers", "0", "--out", tmp_path / "scores"
     )
     assert scored.stderr.count("optimistic") == 1
-    assert "none was held out. Evaluate on images that it has never seen." in scored.stderr
+    assert "none was held out." in scored.stderr
     assert "(all, trained on)" in scored.stdout
     assert "(all, trained on)" in (tmp_path / "scores" / "report.html").read_text()
 
@@ -407,7 +410,10 @@ def test_a_sweep_without_a_held_out_part_is_refused(photos: Path, pretrained: Pa
     none = finetune(
         photos, pretrained, tmp_path / "run", "--sweep", "--recipe", "bit-hyperrule-vit-small", "--size", "32"
     )
-    assert_refused(none, "has no learning rates to try", "sweep=[1e-4,3e-4,1e-3]")
+    assert_refused(
+        none, "bit-hyperrule-vit-small", "sweep=[1e-4,3e-4,1e-3]",
+        error=ConfigError, option="sweep", advice=["set"],
+    )  # fmt: skip
     assert not (tmp_path / "run").exists()
 
 
@@ -428,7 +434,7 @@ def test_images_with_several_labels_are_trained_with_the_sigmoid_loss(
         tmp_path / "data" / "labels.csv", pretrained, run, "--steps", "3", "--set", "solves_head=false"
     )
     assert done.returncode == 0, done.stderr
-    assert "Images have several labels: sigmoid loss instead of softmax, no label smoothing" in done.stderr
+    assert "sigmoid loss" in done.stderr and "no label smoothing" in done.stderr
     assert from_yaml((run / "config.yaml").read_text()).augment.label_smoothing == 0
     # Zero logits: log 2 for each of three classes.
     assert losses(run)[0] == pytest.approx(3 * math.log(2), rel=1e-6)
@@ -437,7 +443,7 @@ def test_images_with_several_labels_are_trained_with_the_sigmoid_loss(
         "0", "--out", tmp_path / "data" / "solved",
     )  # fmt: skip
     assert solved.stdout.startswith("Mean average precision ")
-    assert " on 24 images, each scored by a classifier that was fitted without it" in solved.stdout
+    assert " on 24 images, each" in solved.stdout
     answered = inside(
         "predict",
         tmp_path / "data" / "solved",
@@ -465,11 +471,16 @@ def test_patience_stops_early_and_a_run_stopped_so_is_finished(
     done = finetune(photos, pretrained, tmp_path / "run", *options)
     assert done.returncode == 0, done.stderr
     assert [r["step"] for r in records(tmp_path / "run") if "val_loss" in r] == [0, 2, 4]
-    assert "Stopped early, after step 4 of 40: no improvement in 2 evaluations" in done.stderr
+    assert "after step 4 of 40:" in done.stderr and "in 2 evaluations" in done.stderr
     # More steps alone would not go on; what is said does.
     refused = inside("resume", tmp_path / "run", "--set", "training.total_steps=60")
     assert_refused(
-        refused, "has finished (4 steps, no improvement in 2 evaluations)", "training.patience=null"
+        refused,
+        "has finished (4 steps,",
+        "in 2 evaluations)",
+        "training.patience=null",
+        error=ConfigError,
+        advice=["set"],
     )
     assert "total_steps" not in refused.stderr
     went_on = ("--set", "training.patience=null", "--set", "training.total_steps=8")
@@ -510,7 +521,9 @@ def test_images_of_a_single_class_are_refused_since_there_is_nothing_to_tell_apa
 ) -> None:
     alone = class_folders(tmp_path / "photos", classes=("cat",))
     done = finetune(alone, pretrained, tmp_path / "run")
-    assert_refused(done, "have one class, cat, so there is nothing to classify", "--objective masked-patches")
+    assert_refused(
+        done, "one class, cat,", "--objective masked-patches", error=DataError, advice=["pretrain"]
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -519,7 +532,7 @@ def test_a_class_of_unreadable_files_alone_is_an_empty_class(pretrained: Path, t
     (folders / "owl").mkdir()
     (folders / "owl" / "0.jpg").write_text("no picture")
     done = finetune(folders, pretrained, tmp_path / "run")
-    assert_refused(done, "train has no images of owl", "--allow-empty-class")
+    assert_refused(done, "images of owl", error=DataError, advice=["allow_empty_class", "check"])
     assert not (tmp_path / "run").exists()
     allowed = finetune(folders, pretrained, tmp_path / "run", "--steps", "2", "--allow-empty-class")
     assert allowed.returncode == 0, allowed.stderr

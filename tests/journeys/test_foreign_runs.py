@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from unit.training.test_sharded_state import Hostile, call_it_bytes
 
 import vitrine
-from vitrine.errors import DataError, TryOption
+from vitrine.errors import ConfigError, DataError, TryOption
 from vitrine.training.saving import numbers_of
 
 
@@ -110,7 +110,7 @@ def test_a_link_that_does_not_exist_yet_creates_nothing(run: Path, tmp_path: Pat
 def test_a_pipe_in_a_run_folder_is_refused_instead_of_waited_for(run: Path) -> None:
     (run / "log.txt").unlink()
     os.mkfifo(run / "log.txt")
-    assert_refused(inside("resume", run), "is a pipe or a device")
+    assert_refused(inside("resume", run), "log.txt is a pipe", error=ConfigError)
 
 
 def test_a_run_folder_that_is_itself_a_link_is_resumed(run: Path, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ NOT_RUN = {
 def commands_in(text: str) -> list[list[str]]:
     """Find the calls of `vitrine` in lines for a shell: the words after the program's name."""
     lines = text.replace("\\\n", " ").splitlines()
-    found = []
+    calls = []
     for line in lines:
         words = shlex.split(line, comments=True)
         for mark in ("vitrine", "vitrine.cli"):
@@ -81,9 +81,9 @@ def commands_in(text: str) -> list[list[str]]:
                 end = next(
                     (i for i, word in enumerate(rest) if word in (";", "&&", "|", ">", "fi")), len(rest)
                 )
-                found.append([word.removesuffix(";") for word in rest[:end]])
+                calls.append([word.removesuffix(";") for word in rest[:end]])
                 break
-    return found
+    return calls
 
 
 @pytest.mark.parametrize("guide", timed(SLOW_PYTHON))

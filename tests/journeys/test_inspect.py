@@ -10,6 +10,7 @@ from PIL import Image
 
 import vitrine
 from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.errors import ConfigError
 from vitrine.models import create_model
 
 from .commandline import assert_refused, inside
@@ -55,7 +56,7 @@ def inspected(weights, photos, tmp_path_factory):
 def test_figures_arrays_and_a_page_are_written_and_said(inspected):
     done, out = inspected
     assert done.returncode == 0, done.stderr
-    assert "Plan:" in done.stderr and "4 images, 2 with figures of their own" in done.stderr
+    assert "Plan:" in done.stderr and "4 images, 2 with figures" in done.stderr
     for words in ("Attention distance over 4 images", f"Wrote {out / 'inspect.html'}", "Next: open"):
         assert words in done.stdout
     names = ["filters", "positions", "attention_distance", "rollout", "layer_similarity"]
@@ -114,7 +115,7 @@ def test_a_corrupt_image_among_many_and_a_tiny_one_are_named_and_the_rest_is_dra
     assert done.returncode == 0, done.stderr
     assert "over 4 images" in done.stdout
     assert "Skipped:" in done.stdout and "broken $x_1$ <b>.png" in done.stdout
-    assert "tiny.png is 5 x 6 pixels, smaller than a patch of 8 x 8" in done.stderr
+    assert "tiny.png is 5 x 6" in done.stderr and "patch of 8 x 8" in done.stderr
     page = (tmp_path / "out" / "inspect.html").read_text()
     assert "broken $x_1$ &lt;b&gt;.png" in page
     assert (tmp_path / "out" / "heads_01.png").exists()
@@ -133,7 +134,7 @@ def test_without_images_the_model_alone_is_drawn_and_that_is_said(weights, tmp_p
     places = [tmp_path / name for name in given]
     done = inside("inspect", weights, *places, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "only filters and positions are drawn" in done.stderr
+    assert "only filters and positions" in done.stderr
     assert sorted(path.stem for path in (tmp_path / "out").glob("*.png")) == ["filters", "positions"]
 
 
@@ -141,7 +142,7 @@ def test_only_corrupt_images_are_named_and_the_model_alone_is_drawn(weights, tmp
     (tmp_path / "bad.jpg").write_bytes(b"no picture")
     done = inside("inspect", weights, tmp_path / "bad.jpg", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "Not drawn: all that needs images: none of the images can be read" in done.stderr
+    assert "Not drawn: all" in done.stderr and "none of the images" in done.stderr
     assert f"Skipped: {tmp_path / 'bad.jpg'}" in done.stdout
     assert (tmp_path / "out" / "filters.png").exists()
 
@@ -150,7 +151,7 @@ def test_a_model_without_class_token_is_seen_from_its_patches_and_that_is_said(p
     weights = saved(tmp_path / "model", pooling="average", position_placement="every_layer")
     done = inside("inspect", weights, photos / "*.png", "--out", tmp_path / "out", "--show", "1")
     assert done.returncode == 0, done.stderr
-    assert "seen from all patches, averaged, as the model has no class token" in done.stderr
+    assert "all patches, averaged" in done.stderr and "no class token" in done.stderr
     assert (tmp_path / "out" / "rollout.png").exists()
     assert (tmp_path / "out" / "positions_layer_03.png").exists()
 
@@ -161,17 +162,17 @@ def test_hybrids_and_bit_are_shown_as_far_as_it_applies(photos, tmp_path):
     hybrid = saved(tmp_path / "hybrid", "R50+ViT-B/16", stem=stem, patch_size=2, classes=None)
     done = inside("inspect", hybrid, photos, "--out", tmp_path / "h", "--show", "1")
     assert done.returncode == 0, done.stderr
-    assert "filters drawn are those of its first convolution" in done.stderr
-    assert "Not drawn: attention for a class: the model has no head" in done.stderr
+    assert "its first convolution" in done.stderr
+    assert "Not drawn: attention for a" in done.stderr and "no head" in done.stderr
     assert (tmp_path / "h" / "rollout.png").exists()
     bit = saved(tmp_path / "bit", "BiT-R50x1", size=64)
     done = inside("inspect", bit, photos, "--out", tmp_path / "b", "--show", "1")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("a BiT ResNet has no attention") == 1
+    assert done.stderr.count("BiT ResNet has no attention") == 1
     assert "Not drawn: position similarity" in done.stderr
     drawn = sorted(path.stem for path in (tmp_path / "b").glob("*.png"))
     assert drawn == ["filters", "tokens_01"]
-    assert "Not drawn: similarity of layers: layers are compared over at least 8 examples" in done.stderr
+    assert "Not drawn: similarity of layers" in done.stderr and "at least 8 examples" in done.stderr
 
 
 def test_any_number_of_channels_is_drawn(tmp_path):
@@ -190,7 +191,10 @@ def test_mistakes_are_refused_before_any_work(weights, photos, tmp_path):
     assert_refused(inside("inspect", weights, photos, "--class", "dgo", "--out", out), "did you mean 'dog'?")
     assert_refused(inside("inspect", weights, photos, "--size", "4", "--out", out), "multiple of the patch")
     assert_refused(
-        inside("inspect", weights, photos, "--count", "0", "--out", out), "--count: must be at least 1"
+        inside("inspect", weights, photos, "--count", "0", "--out", out),
+        "at least 1",
+        error=ConfigError,
+        option="count",
     )
     assert_refused(inside("inspect", weights, photos, "--out", photos / "out"), "nothing is ever written")
     assert not out.exists()

@@ -49,10 +49,10 @@ def command(*words):
     """Run `vitrine serve` in a process of its own; give the process and its port."""
     process = started("serve", *words, "--port", "0")
     try:
-        found = next(
+        address = next(
             one for line in process.stderr if (one := re.search(r"http://127\.0\.0\.1:(\d+) ", line))
         )
-        yield process, int(found[1])
+        yield process, int(address[1])
     finally:
         process.kill()
         process.communicate()

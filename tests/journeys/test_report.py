@@ -14,6 +14,7 @@ from pictures import class_folders
 
 import vitrine
 from vitrine.cli.app import build
+from vitrine.errors import ConfigError
 from vitrine.models import create_model
 from vitrine.training.loop import Run
 
@@ -72,12 +73,12 @@ def test_the_page_shows_all_there_is_and_loads_nothing_from_elsewhere(run: Path)
 
 def test_the_headline_is_the_accuracy_and_interval_that_the_command_printed(run: Path, photos: Path) -> None:
     page = (run / "report.html").read_text(encoding="utf-8")
-    found = vitrine.report(run, device="cpu", workers=0)
-    headline = f"{100 * found.accuracy:.1f} %"
-    assert f"<h1>{headline} of the validation images classified correctly</h1>" in page
+    report = vitrine.report(run, device="cpu", workers=0)
+    headline = f"{100 * report.accuracy:.1f} %"
+    assert f"<h1>{headline} of the validation images" in page
     assert headline in (run.parent / "printed.txt").read_text()
-    low, high = found.interval
-    assert f"95 % interval {100 * low:.1f} to {100 * high:.1f} %, {found.num_images} images" in page
+    low, high = report.interval
+    assert f"95 % interval {100 * low:.1f} to {100 * high:.1f} %, {report.num_images} images" in page
 
 
 def test_the_command_to_repeat_it_parses_and_names_the_recipe_as_it_was(run: Path, photos: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_run_that_was_stopped_leaves_its_curves(photos: Path, weights: Path, t
         )  # fmt: skip
     assert_refused(done, "stopped after step 6", code=130)
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "Stopped after step 6 of 20" in page
+    assert "after step 6 of 20" in page
     assert f"vitrine resume {tmp_path / 'run'}" in page
     assert headings(page) == ["Curves", "Data", "Repeat this run"]
 
@@ -132,14 +133,14 @@ def test_a_run_whose_data_is_gone_is_still_reported(run: Path, tmp_path: Path) -
     moved = shutil.copytree(run, tmp_path / "moved")
     facts = json.loads((moved / "run.json").read_text())
     (moved / "run.json").write_text(json.dumps(facts | {"data": "/nowhere/photos"}))
-    found = vitrine.report(moved, out=tmp_path / "page.html", device="cpu")
-    assert found.accuracy is None
-    assert "cannot be opened" in found.notes[0]
+    report = vitrine.report(moved, out=tmp_path / "page.html", device="cpu")
+    assert report.accuracy is None
+    assert "cannot be opened" in report.notes[0]
     assert "Curves" in headings((tmp_path / "page.html").read_text())
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    assert_refused(inside("report", tmp_path), "is not the folder of a training run")
+    assert_refused(inside("report", tmp_path), str(tmp_path), error=ConfigError)
 
 
 def test_several_labels_an_image_and_no_labels_at_all_have_pages_too(tmp_path: Path) -> None:
@@ -154,7 +155,7 @@ def test_several_labels_an_image_and_no_labels_at_all_have_pages_too(tmp_path: P
     assert "Mean average precision " in done.stdout and "Accuracy" not in done.stdout
     assert "Worst classes by average precision: " in done.stdout and "F1" not in done.stdout
     page = (tmp_path / "many" / "report.html").read_text()
-    assert "mean average precision on the validation images" in page
+    assert "mean average precision on the" in page
     assert "Worst classes by average precision" in headings(page)
     again = inside("report", tmp_path / "many")
     assert ", mean average precision " in again.stdout and "F1" not in again.stdout
@@ -178,11 +179,11 @@ def test_a_run_is_measured_on_what_it_held_out_when_it_is_given_its_own_photos_a
 ) -> None:
     done = inside("evaluate", run, photos, "--device", "cpu", "--out", tmp_path / "measured", "--json")
     assert done.returncode == 0, done.stderr
-    assert "evaluating on the images that it held out" in done.stderr
-    found = json.loads(done.stdout)
-    assert found["split"] == "held out"
+    assert "images that it held out" in done.stderr
+    scores = json.loads(done.stdout)
+    assert scores["split"] == "held out"
     num_held_out = json.loads((run / "data.json").read_text())["images"]["val"]
-    assert found["num_images"] == num_held_out
+    assert scores["num_images"] == num_held_out
     exported = inside(
         "export", run, "--data", photos, "--int8", "--no-speed", "--out", tmp_path / "onnx", "--json"
     )
@@ -191,11 +192,11 @@ def test_a_run_is_measured_on_what_it_held_out_when_it_is_given_its_own_photos_a
     again = json.loads(
         inside("report", run, "--device", "cpu", "--out", tmp_path / "page.html", "--json").stdout
     )
-    assert found["top1"]["value"] == pytest.approx(again["accuracy"])
+    assert scores["top1"]["value"] == pytest.approx(again["accuracy"])
     all_of_it = inside("evaluate", run, photos, "--split", "all", "--out", tmp_path / "all", "--json")
     assert json.loads(all_of_it.stdout)["num_images"] == 36
     # One file more, which cannot be read.
-    assert f"{37 - num_held_out} of these 37 images were also used to train" in all_of_it.stderr
+    assert f"{37 - num_held_out} of these 37 images" in all_of_it.stderr
 
 
 def test_a_list_that_names_photos_which_a_run_was_trained_on_is_measured_with_a_warning(
@@ -209,7 +210,8 @@ def test_a_list_that_names_photos_which_a_run_was_trained_on_is_measured_with_a_
         (tmp_path / f"{side}.csv").write_text("\n".join(["path,label", *lines]) + "\n")
         done = inside("evaluate", run, tmp_path / f"{side}.csv", "--device", "cpu", "--out", tmp_path / side)
         assert done.returncode == 0, done.stderr
-        assert (f"{len(names)} of these {len(names)} images were also used to train" in done.stderr) == warns
+        assert (f"{len(names)} of these {len(names)} images" in done.stderr) == warns
+        assert ("also used to train" in done.stderr) == warns
 
 
 def test_few_shots_of_a_run_on_its_own_photos_come_with_a_warning(

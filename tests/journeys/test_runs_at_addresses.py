@@ -9,14 +9,14 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from journeys.commandline import inside, losses
+from journeys.commandline import assert_refused, inside, losses, refusal
 from journeys.test_many_processes import DATA, OPTIONS, on_processes
 from pictures import photo, save
 from safetensors.torch import load_file
 from variations import costly
 
 import vitrine
-from vitrine.errors import CheckpointError, VitrineError
+from vitrine.errors import CheckpointError, ConfigError, MissingCheckpointError
 from vitrine.runtime import remote_run
 from vitrine.runtime.places import Folder
 from vitrine.training.loop import Run
@@ -57,7 +57,7 @@ def stopped_after(step: int, **options: object) -> None:
 def check_a_run_at(address: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop a run at an address, resume it on another machine, and use it there."""
     stopped_after(3, out=address)
-    with pytest.raises(CheckpointError, match=r"has not finished, so it has no model yet"):
+    with refusal(CheckpointError, "has not finished", advice=["resume"]):
         vitrine.evaluate(address, DATA, device="cpu")
     monkeypatch.setenv("VITRINE_CACHE", str(tmp_path / "two"))
     resumed = vitrine.resume(address)
@@ -93,7 +93,7 @@ def test_the_command_line_names_the_address_and_never_its_working_folder(tmp_pat
     assert f"vitrine predict {address} PICTURES" in done.stdout
     assert str(tmp_path / "one") not in done.stdout + done.stderr
     again = inside("pretrain", DATA, *words, *small, "--out", address)
-    assert again.returncode == 2 and f"{address} already holds a run; choose another address" in again.stderr
+    assert_refused(again, f"{address} already holds", error=ConfigError, option="out", advice=["overwrite"])
     over = inside("pretrain", DATA, *words, *small, "--out", address, "--overwrite", "--json")
     assert json.loads(over.stdout)["model"] == f"{address}/model", over.stderr
     ended = inside("resume", address)
@@ -135,7 +135,7 @@ def test_data_at_an_address_trains_as_data_on_this_machine(tmp_path, kind):
 def test_what_is_no_model_at_an_address_is_refused_in_a_sentence(tmp_path):
     fsspec.filesystem("memory").pipe_file("/empty/notes.txt", b"no model")
     for model in ("memory://empty", "memory://nowhere"):
-        with pytest.raises(VitrineError, match=f"there is no run and no folder of weights at {model}"):
+        with refusal(MissingCheckpointError, f"folder of weights at {model}"):
             vitrine.evaluate(model, DATA, device="cpu")
 
 
@@ -153,7 +153,7 @@ def test_two_machines_without_a_common_disk_train_one_run_at_an_address(tmp_path
     ends = on_processes(2, apart + together + sharded + refused)
     assert "everything is saved" in ends[0] and ends[1:3] == ["0", "0"]
     assert "everything is saved" in ends[3] and ends[4] == "0"
-    assert "need a common disk for it; set VITRINE_CACHE to a folder on it" in ends[5]
+    assert "a common disk" in ends[5] and "set VITRINE_CACHE" in ends[5]
     fetched = remote_run.fetch_run(address)
     assert losses(fetched) == losses(tmp_path / "together")
     assert same_weights(fetched / "model", tmp_path / "together" / "model")

@@ -11,6 +11,8 @@ import vitrine
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError
 
+from .commandline import refusal
+
 pytest.importorskip("faiss")
 pytest.importorskip("pyarrow")
 CPU = {"device": "cpu"}
@@ -46,8 +48,8 @@ def rows_of(folder):
 def test_a_photo_finds_itself_and_its_copy_first(desk, index):
     assert (index.num_pictures, index.num_added, index.num_unreadable) == (21, 21, 1)
     photo = desk / "photos" / "07.png"
-    found = vitrine.search(desk / "photos.index", photo, count=3, out=desk / "found", **CPU)
-    (group,) = found.groups
+    result = vitrine.search(desk / "photos.index", photo, count=3, out=desk / "found", **CPU)
+    (group,) = result.groups
     assert [match.path.rpartition("/")[2] for match in group.matches[:2]] == ["07.png", "copy.jpg"]
     assert group.matches[0].cosine == pytest.approx(1, abs=1e-3)
     assert [row["path"] for row in rows_of(desk / "found")] == [match.path for match in group.matches]
@@ -56,8 +58,8 @@ def test_a_photo_finds_itself_and_its_copy_first(desk, index):
 
 
 def test_near_duplicates_and_clusters_come_from_the_same_index(desk, index):
-    found = vitrine.search(desk / "photos.index", duplicates=0.999, out=desk / "copies", **CPU)
-    groups = [{match.path.rpartition("/")[2] for match in group.matches} for group in found.groups]
+    result = vitrine.search(desk / "photos.index", duplicates=0.999, out=desk / "copies", **CPU)
+    groups = [{match.path.rpartition("/")[2] for match in group.matches} for group in result.groups]
     assert {"07.png", "copy.jpg"} in groups
     clustered = vitrine.search(desk / "photos.index", clusters=3, out=desk / "clusters", **CPU)
     rows = rows_of(desk / "clusters")
@@ -67,7 +69,7 @@ def test_near_duplicates_and_clusters_come_from_the_same_index(desk, index):
     together = {row["cluster"] for row in rows if row["path"].endswith(("07.png", "copy.jpg"))}
     assert len(together) == 1
     for options in ({}, {"duplicates": 0.9, "clusters": 2}):
-        with pytest.raises(ConfigError, match="needs pictures or words to search for, or one of"):
+        with refusal(ConfigError, "pictures or words", "duplicates and clusters"):
             vitrine.search(desk / "photos.index", **options)
 
 
@@ -89,8 +91,8 @@ def test_only_new_and_changed_pictures_are_computed_again(desk, monkeypatch):
         3,
         5,
     )
-    found = vitrine.search(desk / "growing.index", photos / "0.png", count=10, out=desk / "grown", **CPU)
-    names = [match.path.rpartition("/")[2] for match in found.groups[0].matches]
+    result = vitrine.search(desk / "growing.index", photos / "0.png", count=10, out=desk / "grown", **CPU)
+    names = [match.path.rpartition("/")[2] for match in result.groups[0].matches]
     assert names[0] == "0.png" and sorted(names) == ["0.png", "2.png", "3.png", "4.png", "5.png"]
     torch.manual_seed(1)
     other = vitrine.create_model(
@@ -107,5 +109,5 @@ def test_the_parts_of_a_large_job_become_an_index_without_computing_anything(des
     assert (built.num_pictures, built.num_unreadable) == (21, 1)
     assert vitrine.index(desk / "parts", out=desk / "parts.index").num_added == 0
     name = desk / "photos" / "07.png"
-    found = vitrine.search(desk / "parts.index", name, count=2, out=desk / "of-parts", **CPU)
-    assert [match.path.rpartition("/")[2] for match in found.groups[0].matches] == ["07.png", "copy.jpg"]
+    result = vitrine.search(desk / "parts.index", name, count=2, out=desk / "of-parts", **CPU)
+    assert [match.path.rpartition("/")[2] for match in result.groups[0].matches] == ["07.png", "copy.jpg"]

@@ -19,6 +19,7 @@ from pictures import photo, save
 from servers import CLASSES, encoded, jpeg, raw, saved_vit, serving, small_vit
 
 import vitrine as library
+from vitrine.errors import ConfigError
 from vitrine.inspection import attention_distance, attention_from, rollout
 from vitrine.serving.admission import Limits
 from vitrine.serving.explanation import explain
@@ -86,9 +87,9 @@ def test_a_form_a_typed_body_and_a_plain_body_are_the_same_picture(server):
 
 def test_embed_gives_the_input_of_the_head(server, predictor):
     data = jpeg(6)
-    found = torch.tensor(ask(server.port, "/embed", data).json["features"])
-    torch.testing.assert_close(found, predictor.embed([data]).rows[0], rtol=0, atol=TOLERANCE)
-    logits = predictor.model.head(found)
+    features = torch.tensor(ask(server.port, "/embed", data).json["features"])
+    torch.testing.assert_close(features, predictor.embed([data]).rows[0], rtol=0, atol=TOLERANCE)
+    logits = predictor.model.head(features)
     torch.testing.assert_close(
         logits, logits_of(ask(server.port, "/predict?logits=1", data)), rtol=0, atol=TOLERANCE
     )
@@ -310,11 +311,11 @@ def test_large_pictures_are_decoded_one_at_a_time_and_small_ones_pass_them(predi
 
     class Waiting(ServedModel):
         def pixels(self, data, *, max_pixels):
-            found = super().pixels(data, max_pixels=max_pixels)
+            pixels = super().pixels(data, max_pixels=max_pixels)
             if len(data) == len(large):
                 inside_.append(threading.current_thread().name)
                 assert go.wait(20)
-            return found
+            return pixels
 
     large = jpeg(1, 101, 101)
     with serving([Waiting("waiting", predictor, max_batch=1)]) as running, ThreadPoolExecutor(4) as pool:
@@ -471,8 +472,8 @@ def test_no_request_touches_the_disk_and_no_upload_is_kept(server):
 def test_metrics_count_what_was_answered(server):
     def number(name):
         text = ask(server.port, "/metrics").body.decode()
-        found = re.search(rf"^{re.escape(name)} (\S+)$", text, flags=re.MULTILINE)
-        return float(found.group(1)) if found else 0.0
+        line = re.search(rf"^{re.escape(name)} (\S+)$", text, flags=re.MULTILINE)
+        return float(line.group(1)) if line else 0.0
 
     good = 'vitrine_requests_total{path="/predict",status="200"}'
     bad = 'vitrine_requests_total{path="/predict",status="415"}'
@@ -503,8 +504,8 @@ def test_the_command_serves_until_sigterm_and_ends_well(model, tmp_path):
         address, first = None, ""
         for line in process.stderr:
             first += line
-            if found := re.search(r"http://127\.0\.0\.1:(\d+) ", line):
-                address = int(found.group(1))
+            if announced := re.search(r"http://127\.0\.0\.1:(\d+) ", line):
+                address = int(announced.group(1))
                 break
         assert address, "the command did not say where it serves"
         save(tmp_path / "a.png", photo(1))
@@ -523,10 +524,17 @@ def test_mistakes_on_the_command_line_get_one_sentence(model, server, tmp_path):
     assert_refused(inside("serve", f"a={model}", f"a={model}", "--port", "0"), "two models are called a")
     assert_refused(inside("serve", tmp_path / "nothing", "--port", "0"), "no such file or folder")
     assert_refused(inside("serve", model, "--port", "0", "--waiting", "0"), "--waiting: must be above 0")
-    assert_refused(inside("serve", model, "--port", "0", "--workers", "0"), "--workers: must be at least 1")
-    assert_refused(inside("serve", model, "--port", "99999"), "--port: must be between 0 and 65535")
+    assert_refused(
+        inside("serve", model, "--port", "0", "--workers", "0"),
+        "at least 1",
+        error=ConfigError,
+        option="workers",
+    )
+    assert_refused(inside("serve", model, "--port", "99999"), "0 and 65535", error=ConfigError, option="port")
     assert_refused(
         inside("serve", model, "--port", "0", "--classifier", tmp_path / "no.json"), "no such file"
     )
     (tmp_path / "broken.onnx").write_bytes(b"not a graph")
-    assert_refused(inside("serve", model, "--port", "0", "--onnx", tmp_path / "broken.onnx"), "no ONNX file")
+    assert_refused(
+        inside("serve", model, "--port", "0", "--onnx", tmp_path / "broken.onnx"), "not an ONNX file"
+    )

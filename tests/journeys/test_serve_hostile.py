@@ -52,25 +52,25 @@ def test_no_question_that_the_document_allows_or_forbids_gets_a_5xx_or_an_undocu
 def mutated(data: bytes, seed: int) -> bytes:
     """Damage a picture the way that storms, disks and people do."""
     rng = random.Random(seed)
-    found = bytearray(data)
+    changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 3, 10, 40))):
-        if not found:
+        if not changed:
             break
-        place = rng.randrange(min(len(found), rng.choice((30, 200, len(found)))))
+        place = rng.randrange(min(len(changed), rng.choice((30, 200, len(changed)))))
         how = rng.randrange(6)
         if how == 0:
-            found[place] = rng.randrange(256)
+            changed[place] = rng.randrange(256)
         elif how == 1:
-            found[place] ^= 1 << rng.randrange(8)
+            changed[place] ^= 1 << rng.randrange(8)
         elif how == 2:
-            del found[place : place + rng.randrange(1, 60)]
+            del changed[place : place + rng.randrange(1, 60)]
         elif how == 3:
-            found[place:place] = rng.randbytes(rng.randrange(1, 60))
+            changed[place:place] = rng.randbytes(rng.randrange(1, 60))
         elif how == 4:
-            found[place : place + 4] = rng.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"))
+            changed[place : place + 4] = rng.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"))
         else:
-            del found[len(found) - rng.randrange(len(found)) :]
-    return bytes(found)
+            del changed[len(changed) - rng.randrange(len(changed)) :]
+    return bytes(changed)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
@@ -81,14 +81,14 @@ def test_mutated_pictures_get_an_answer_or_a_refusal_and_no_worker_dies(server):
 
     def send(some):
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-        found = []
+        replies = []
         for data in some:
             connection.request("POST", "/predict", body=data)
             answer = connection.getresponse()
-            found.append((answer.status, answer.read()))
+            replies.append((answer.status, answer.read()))
             if answer.getheader("connection") == "close":
                 connection.close()
-        return found
+        return replies
 
     with ThreadPoolExecutor(4) as pool:
         parts = pool.map(send, [uploads[start::4] for start in range(4)])

@@ -39,13 +39,13 @@ def locate(server: Running, model: str, data: bytes, query: str = "") -> dict:
 def test_a_mask_is_that_of_predict(server: Running, folders: dict[str, Path], tmp_path: Path) -> None:
     data = jpeg(height=48, width=70)
     (tmp_path / "photo.jpg").write_bytes(data)
-    found = locate(server, "linear", data)
-    image = Image.open(io.BytesIO(base64.b64decode(found["mask"]["png"])))
+    answer = locate(server, "linear", data)
+    image = Image.open(io.BytesIO(base64.b64decode(answer["mask"]["png"])))
     vitrine.predict(folders["linear"], tmp_path / "photo.jpg", out=tmp_path / "out", device="cpu", workers=0)
     ours = np.asarray(Image.open(tmp_path / "out" / "masks" / "photo.png"))
     assert (np.asarray(image) == ours).all()
-    assert (found["answers"], found["picture"], found["mask"]["size"]) == ("masks", [48, 70], [48, 70])
-    shares = {one["label"]: one["share"] for one in found["mask"]["classes"]}
+    assert (answer["answers"], answer["picture"], answer["mask"]["size"]) == ("masks", [48, 70], [48, 70])
+    shares = {one["label"]: one["share"] for one in answer["mask"]["classes"]}
     assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
     assert shares["green"] == pytest.approx((ours == 1).mean(), abs=1e-5)
     clear = np.asarray(image.convert("RGBA"))[..., 3] == 0
@@ -55,14 +55,14 @@ def test_a_mask_is_that_of_predict(server: Running, folders: dict[str, Path], tm
 def test_boxes_are_those_of_predict(server: Running, folders: dict[str, Path], tmp_path: Path) -> None:
     data = jpeg(seed=1, height=90, width=64)
     (tmp_path / "photo.jpg").write_bytes(data)
-    found = locate(server, "detector", data, "&least=0.5")
+    answer = locate(server, "detector", data, "&least=0.5")
     vitrine.predict(
         folders["detector"], tmp_path / "photo.jpg", out=tmp_path / "out", device="cpu", workers=0
     )
     ours = json.loads((tmp_path / "out" / "detections.json").read_text())
     wanted = [one for one in ours if one["score"] >= 0.5]
-    assert len(found["boxes"]) == len(wanted) > 0
-    for one, other in zip(found["boxes"], wanted, strict=True):
+    assert len(answer["boxes"]) == len(wanted) > 0
+    for one, other in zip(answer["boxes"], wanted, strict=True):
         left, top, right, bottom = one["box"]
         assert [left, top, right - left, bottom - top] == pytest.approx(other["bbox"], abs=0.2)
         assert one["label"] == CLASSES[other["category_id"] - 1]

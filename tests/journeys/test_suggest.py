@@ -44,7 +44,7 @@ def test_suggest_writes_a_page_and_a_table_to_fill_in(tiles, tmp_path, command_l
         "suggest", "box", tiles, "--count", "4", "--out", tmp_path / "next", "--device", "cpu"
     )
     assert code == 0
-    assert "4 pictures to label of 26; 1 cannot be read" in out
+    assert "4 pictures to label of" in out and "26; 1 cannot be read" in out
     with (tmp_path / "next" / "suggestions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len({row["path"] for row in rows}) == 4

@@ -17,6 +17,7 @@ import vitrine
 from vitrine.checkpoints import save
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.opening import open_splits
+from vitrine.errors import CheckpointError, ConfigError
 from vitrine.models import create_model
 
 HEAD = (
@@ -144,10 +145,10 @@ def test_the_distillation_token_is_part_of_the_saved_model_and_its_heads_are_ave
     model = vitrine.load(tmp_path / "run").model
     assert model.config.has_distillation_token
     images = torch.randn(2, 3, 32, 32)
-    found = model.features(images)
-    by_labels = model.head(found["representation"])
-    assert torch.allclose(model(images), (by_labels + found["distillation_logits"]) / 2, atol=1e-6)
-    assert not torch.equal(by_labels, found["distillation_logits"])
+    features = model.features(images)
+    by_labels = model.head(features["representation"])
+    assert torch.allclose(model(images), (by_labels + features["distillation_logits"]) / 2, atol=1e-6)
+    assert not torch.equal(by_labels, features["distillation_logits"])
 
 
 def test_kept_features_are_found_again_and_agree_with_those_worked_out_on_the_way(
@@ -268,8 +269,10 @@ def test_what_does_not_go_together_is_refused_in_one_sentence(tmp_path: Path, te
     def refused(*options: str | Path) -> tuple[object, ...]:
         return (inside("pretrain", SHAPES, *SMALL, *options, *out),)
 
-    assert_refused(*refused("--objective", "distillation"), "objective distillation needs a teacher")
-    assert_refused(*refused("--teacher", "x"), "--teacher: does not go with objective labels")
+    assert_refused(
+        *refused("--objective", "distillation"), "distillation", error=ConfigError, advice=["teacher"]
+    )
+    assert_refused(*refused("--teacher", "x"), "objective labels", error=ConfigError, option="teacher")
     assert_refused(
         *refused("--objective", "distillation", "--teacher", "ViT-B/16"), "ViT-B/16 has fresh weights"
     )
@@ -278,12 +281,15 @@ def test_what_does_not_go_together_is_refused_in_one_sentence(tmp_path: Path, te
         *refused(*distillation(features, "learns=hard-logits")), "cannot teach logits", "it has no head"
     )
     other = "generated:shapes?count=32&size=32&label=shape"
-    found = inside("pretrain", other, *SMALL, *distillation(answers, "learns=hard-logits"), *out)
-    assert_refused(found, "cannot teach logits of these classes: ")
-    assert_refused(*refused(*distillation(features, "caches=true")), "needs views that are not random")
+    unlike = inside("pretrain", other, *SMALL, *distillation(answers, "learns=hard-logits"), *out)
+    assert_refused(unlike, "8 classes", "10;", error=ConfigError, option="teacher", advice=["finetune"])
+    assert_refused(*refused(*distillation(features, "caches=true")), "objective.caches", error=ConfigError)
     assert_refused(
         *refused(*DINO, "--set", "multi_crop.local_size=12"),
-        "local_size must be whole patches of 8 px, got 12; nearest that fit: 8 and 16",
+        "multi_crop.local_size",
+        "8 px, got 12;",
+        "8 and 16",
+        error=ConfigError,
     )
     assert not (tmp_path / "run").exists()
 
@@ -300,4 +306,4 @@ def test_a_run_is_not_gone_on_with_under_another_teacher(tmp_path: Path, teacher
     with torch.no_grad():
         model.model.norm.weight.mul_(2)
     save(model.model, tmp_path / "teacher", preprocess=model.preprocess, overwrite=True)
-    assert_refused(inside("resume", run), "have changed since this run began")
+    assert_refused(inside("resume", run), "teacher", "have changed", error=CheckpointError)

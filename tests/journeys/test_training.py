@@ -15,10 +15,11 @@ from pictures import class_folders, photo, save
 from safetensors.torch import load_file
 from variations import costly
 
+from vitrine.errors import CheckpointError, ConfigError, DataError, MissingCheckpointError
 from vitrine.recipes.recipe_values import from_yaml
 from vitrine.training import saving
 from vitrine.training.loop import Run
-from vitrine.training.stopping import SIGNALS
+from vitrine.training.stopping import SIGNALS, NotFiniteError
 
 SHAPES = "generated:shapes?count=64&size=32&label=colour"
 SMALL = (
@@ -151,7 +152,13 @@ def test_the_run_folder_holds_what_is_needed_to_repeat_and_to_judge_the_run(whol
 
 
 def test_a_finished_run_says_that_it_is_finished(whole: Path) -> None:
-    assert_refused(inside("resume", whole), f"{whole} has finished (40 steps); its model is in {whole}/model")
+    assert_refused(
+        inside("resume", whole),
+        "has finished (40 steps)",
+        f" {whole}/model",
+        error=ConfigError,
+        advice=["set"],
+    )
 
 
 def test_a_run_that_goes_on_can_change_its_rate_and_a_finished_one_its_end(tmp_path: Path) -> None:
@@ -161,10 +168,11 @@ def test_a_run_that_goes_on_can_change_its_rate_and_a_finished_one_its_end(tmp_p
     assert_refused(inside("resume", run), "has finished (4 steps)", "--set training.total_steps=8")
     more = ("--set", "training.total_steps=8", "--set", "training.lr=0.5", "--set", "training.decay=constant")
     wrong = inside("resume", run, *more, "--set", "training.seed=7")
-    assert_refused(wrong, "training.seed cannot change in the middle of a run")
+    assert_refused(wrong, "training.seed cannot change", error=ConfigError, option="set")
     done = inside("resume", run, *more)
     assert done.returncode == 0, done.stderr
-    assert "From step 5 on: training.total_steps=8, training.lr=0.5" in (run / "log.txt").read_text()
+    log = (run / "log.txt").read_text()
+    assert "From step 5 on: training.total_steps=8," in log and " training.lr=0.5" in log
     rates = {r["step"]: r["lr"] for r in map(json.loads, (run / "metrics.jsonl").open()) if "lr" in r}
     assert len(rates) == 8 and {rates[step] for step in (5, 6, 7, 8)} == {0.5} and rates[4] < 0.1
     assert from_yaml((run / "config.yaml").read_text()).training.lr == 0.5
@@ -206,21 +214,21 @@ def test_dated_folders_are_made_and_the_newest_is_called_latest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert_refused(inside("resume", "runs/latest"), "runs holds no training run yet")
+    assert_refused(inside("resume", "runs/latest"), "runs holds no", error=ConfigError, advice=["finetune"])
     for _ in range(2):
         assert inside("pretrain", SHAPES, *SMALL, "--steps", "1").returncode == 0
     folders = [path for path in Path("runs").iterdir() if not path.is_symlink()]
     newest = max(folders, key=lambda path: (path / "run.json").stat().st_mtime)
     assert len(folders) == 2 and Path("runs/latest").resolve() == newest.resolve()
     assert_refused(inside("resume", "runs/latest"), f"{newest} has finished")
-    assert_refused(inside("resume", f"{newest}x"), "is not the folder of a training run; did you mean")
+    assert_refused(inside("resume", f"{newest}x"), f"did you mean {newest}?", error=ConfigError)
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
     run = interrupted(SHAPES, *SMALL, "--steps", "9", "--out", tmp_path / "run")
     for file in (run / "checkpoints").glob("last*"):  # the one before it included
         file.unlink()
-    assert_refused(inside("resume", run), "has no checkpoint to resume from")
+    assert_refused(inside("resume", run), str(run), error=MissingCheckpointError, advice=["overwrite"])
     (run / "run.json").write_text("{")
     assert_refused(inside("resume", run), "run.json is damaged")
 
@@ -301,7 +309,8 @@ def test_a_loss_that_is_not_finite_exits_with_3_names_the_files_and_suggests(tmp
         "4",
     )
     done = inside("pretrain", tmp_path / "photos", *options, "--out", tmp_path / "run")
-    assert_refused(done, "is NaN or infinity", "try a lower learning rate (now 1e+30)", code=3)
+    assert_refused(done, "is NaN or infinity", "learning rate (now 1e+30)", code=3)
+    assert isinstance(done.error, NotFiniteError)
     assert "cat/" in done.stderr or "dog/" in done.stderr
     assert "is NaN or infinity" in (tmp_path / "run" / "log.txt").read_text().splitlines()[-1]
     kept = saving.weights_of(tmp_path / "run" / "checkpoints" / "stopped.safetensors")
@@ -329,7 +338,7 @@ def test_changed_data_is_refused_unless_asked_for(tmp_path: Path, how: str) -> N
     else:
         save(folders / "cat" / "3.png", photo(99, 100, 100))
     refused = inside("resume", run)
-    assert_refused(refused, "has changed since this run began", "--allow-changed-data")
+    assert_refused(refused, "has changed", error=DataError, advice=["allow_changed_data"])
     before = json.loads((run / "data.json").read_text())
     done = inside("resume", run, "--allow-changed-data")
     assert done.returncode == 0, done.stderr
@@ -344,7 +353,7 @@ def test_a_new_class_cannot_join_a_run_under_way(tmp_path: Path) -> None:
     run = interrupted(folders, *SMALL, "--steps", "8", "--out", tmp_path / "run")
     save(folders / "owl" / "0.png", photo(99))
     assert_refused(
-        inside("resume", run, "--allow-changed-data"), "the classes have changed since this run began", "owl"
+        inside("resume", run, "--allow-changed-data"), "classes", "owl", error=DataError, advice=["finetune"]
     )
 
 
@@ -363,7 +372,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_found_before_the_first_step(tmp
     full = type("Usage", (), {"free": 2_000})()
     with mock.patch("shutil.disk_usage", lambda path: full):
         done = inside("pretrain", SHAPES, *SMALL, "--steps", "8", "--out", tmp_path / "run")
-    assert_refused(done, "0.0 MB free and the run needs", "4 checkpoints of", "use --out to write elsewhere")
+    assert_refused(done, "0.0 MB free", "4 checkpoints of", error=CheckpointError, advice=["out"])
     assert "Plan: " not in done.stderr
 
 
@@ -380,7 +389,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_can_go_on(tmp_pa
 
     with mock.patch("vitrine.runtime.files.os.fsync", full):
         done = inside("pretrain", SHAPES, *SMALL, "--steps", "8", "--out", tmp_path / "run")
-    assert_refused(done, "No space left on device", "the last good checkpoint is kept", "vitrine resume")
+    assert_refused(done, "No space left on device", "last good checkpoint is kept", "vitrine resume")
     assert calls and saving.numbers_of(last)["step"] == 3
     assert inside("resume", tmp_path / "run").returncode == 0
     assert inside("pretrain", SHAPES, *SMALL, "--steps", "8", "--out", tmp_path / "whole").returncode == 0
@@ -394,7 +403,7 @@ def test_broken_images_are_set_aside_and_counted_and_strict_refuses_them(tmp_pat
     done = inside("pretrain", folders, *SMALL, "--steps", "3", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert "Skipped 2 of 12 files" in done.stderr
-    assert "Skipped 2 unreadable files; data.json lists them" in done.stdout
+    assert "2 unreadable files; data.json" in done.stdout
     record = json.loads((tmp_path / "run" / "data.json").read_text())
     assert sorted(record["set_aside"]) == ["cat/5.png", "dog/2.png"]
     strict = inside("pretrain", folders, *SMALL, "--steps", "3", "--out", tmp_path / "strict", "--strict")
@@ -408,7 +417,7 @@ def test_pictures_of_unusual_kinds_are_trained_on_and_counted(tmp_path: Path) ->
     save(folders / "cat" / "deep.png", deep)
     done = inside("pretrain", folders, *SMALL, "--steps", "2", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    assert "Converted when decoded: 16-bit or deeper, scaled to 8 bits: 1" in done.stderr
+    assert "16-bit or deeper" in done.stderr and "to 8 bits: 1" in done.stderr
 
 
 def test_help_explains_every_option() -> None:

@@ -79,7 +79,7 @@ def test_predictions_have_columns_for_it_and_the_command_says_so(run, tmp_path, 
     assert float(first["familiarity"]) < float(second["familiarity"])
     assert second["predicted"] in second["prediction_set"].split("; ")
     _, out, _ = vitrine_command("predict", run, picture)
-    assert "Looks like none of these; about 1 in 20 pictures of the classes does, too" in out
+    assert "none of these;" in out and "about 1 in 20 pictures" in out
     _, out, _ = vitrine_command("predict", run, plain, "--coverage", "0.9", "--json")
     assert json.loads(out)["predictions"][0]["prediction_set"]
 

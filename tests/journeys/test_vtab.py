@@ -14,6 +14,8 @@ from vitrine.errors import ConfigError, DataError
 from vitrine.models import create_model
 from vitrine.runtime.run_folder import RunFolder
 
+from .commandline import refusal
+
 TASKS = {"svhn": 10, "clevr_count": 8}
 
 
@@ -48,7 +50,8 @@ def test_vtab_trains_scores_writes_and_goes_on(root, weights, tmp_path):
     result = vitrine.vtab(weights, root, **options)
     assert [score.task for score in result.scores.scores] == ["SVHN", "Clevr-Count"]
     assert [score.num_test for score in result.scores.scores] == [20, 20]
-    assert result.scores.protocol == "vit with steps 3, batch 8, size 16"
+    assert result.scores.protocol.startswith("vit ") and "steps 3, batch 8, size" in result.scores.protocol
+    assert result.scores.protocol.endswith("size 16")
     text = "\n".join(rendered(lines(result), width=200))
     assert "Natural: incomplete" in text and "2 of 19 tasks" in text and "not a VTAB score" in text
     assert (result.count, result.mean) == ("2 of 19", None)
@@ -73,10 +76,10 @@ def test_two_vtab_in_one_folder_do_not_mix(root, weights, tmp_path):
 
 
 def test_vtab_refuses_a_root_that_is_none_and_unknown_tasks(root, weights, tmp_path):
-    with pytest.raises(DataError, match="holds none of the 19 task folders"):
+    with refusal(DataError, f"{tmp_path / 'empty'} ", "the 19 task folders"):
         (tmp_path / "empty").mkdir()
         vitrine.vtab(weights, tmp_path / "empty", out=tmp_path / "out")
-    with pytest.raises(ConfigError, match="VTAB has no task 'svnh'; did you mean SVHN"):
+    with refusal(ConfigError, "'svnh'", "did you mean SVHN?"):
         vitrine.vtab(weights, root, tasks="svnh", out=tmp_path / "out")
     with pytest.raises(ConfigError) as refused:
         vitrine.vtab(weights, root, steps=0, out=tmp_path / "out")

@@ -43,8 +43,8 @@ def ask(
             method or ("GET" if data is None else "POST"), path, body=data, headers=headers or {}
         )
         answer = connection.getresponse()
-        found = {name.lower(): value for name, value in answer.getheaders()}
-        return Reply(answer.status, found, answer.read())
+        received = {name.lower(): value for name, value in answer.getheaders()}
+        return Reply(answer.status, received, answer.read())
     finally:
         connection.close()
 

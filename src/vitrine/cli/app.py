@@ -29,14 +29,14 @@ from vitrine.runtime.launch import launched
 from vitrine.version import __version__
 
 INTERRUPTED = 130
-# How often a thread of OpenMP looks for its next work before it sleeps. Where other programs keep the cores busy,
-# libgomp's 300,000 rounds (5 ms) at every step of a model make one photo take 30 times as long as its own choice for
-# crowded machines, which this is.
+# Rounds that an idle OpenMP thread spins before it sleeps. If other programs keep the cores busy, libgomp's default
+# of 300,000 rounds (5 ms) at every step of a model makes one photo take 30 times as long as 1,000 rounds, libgomp's
+# own choice for oversubscribed machines.
 SPIN_ROUNDS = "1000"
 
 
 ELSEWHERE = f"write elsewhere with {option('out')}"
-# A disk that refuses is not a bug: one sentence says what happened and what to do.
+# An error of the disk is not a bug: one sentence says what happened and what to do.
 REFUSALS = {
     errno.ENOSPC: f"free some space, or {ELSEWHERE}",
     errno.EDQUOT: f"free some space, or {ELSEWHERE}",
@@ -51,13 +51,13 @@ def main() -> None:
     """Run the command line on the arguments of this process."""
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN_ROUNDS)  # read when torch is imported, which it is not yet
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # As Python has it for errors: a name that the terminal has no letters for is escaped, and stops nothing.
+        # As on standard error: a character that the terminal cannot encode is escaped and does not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
-    # The compiler advises GPUs to round fp32 products, in the midst of the live line; fp32 is exact here on purpose.
+    # torch.compile recommends TF32, and its warning would break the live line; fp32 is exact here on purpose.
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     code = exit_code_of(build())
     if launched().world_size > 1:
-        # Threads of torch's process groups may still want Python's lock while it is taken down, and abort.
+        # Threads of torch's process groups may still want the GIL while the interpreter shuts down, and abort.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -86,7 +86,7 @@ def exit_code_of(app: typer.Typer) -> int:
 
 
 def refused_by_the_system(error: Exception) -> int:
-    """Report in one sentence that memory or the disk refused; anything else is a bug, and raised again."""
+    """Report running out of memory or an error of the disk in one sentence; raise anything else again, as a bug."""
     if is_out_of_memory(error):
         complain("out of memory; use a smaller model, image size or batch, or fewer workers")
         return TrainingError.exit_code
@@ -110,7 +110,7 @@ def running() -> ModuleType:
 
 
 def build() -> typer.Typer:
-    """Make the Typer application with every verb; imports no torch."""
+    """Build the Typer application with every verb; imports no torch."""
     app = typer.Typer(
         name="vitrine",
         help="The Vision Transformer as complete, practical software.",
@@ -146,7 +146,7 @@ class VerbCommand(TyperCommand):
 
 
 def gist(sentence: str) -> str:
-    """Return what a docstring says before it goes into details, for the list of all verbs."""
+    """Return the first clause of a docstring, for the list of all verbs."""
     return re.split(r"[:;.]( |$)", sentence.splitlines()[0])[0]
 
 
@@ -202,19 +202,19 @@ def option_of(parameter: inspect.Parameter) -> inspect.Parameter:
     return parameter.replace(annotation=Annotated[kind, mark])
 
 
-# The kind of what `typed_place` reads; help texts show its name.
+# The type of values that `typed_place` reads; help texts show its name.
 TYPED: Any = type("path", (), {})
 
 
 def typed_place(place: str | Path) -> Path | str:
-    """Return a path, or an address such as s3://bucket/x, which pathlib would shorten, as text; also of defaults."""
+    """Return a path, or an address such as s3://bucket/x, which pathlib would shorten, as text; also for defaults."""
     return place if "://" in str(place) else Path(place)
 
 
 def typed_kind(annotation: Any) -> Any:
-    """Return what of the types that Python callers may pass is typed on a command line.
+    """Return the type of a command-line value, given all types that Python callers may pass.
 
-    `str | Path` is text (a path or another name), `Path | str` a path; beside a list, a single value is one of it.
+    `str | Path` is text (a path or another name), `Path | str` a path; a single value is a list of one.
     """
     if get_origin(annotation) not in (Union, UnionType):
         return annotation

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-GLUE = "\x1f"  # ASCII's unit separator: no terminal shows it and no view writes it
+GLUE = "\x1f"  # ASCII's unit separator, which no terminal shows and no view writes
 
 
 def program() -> str:
-    """Return how to call vitrine: by its name, or as it was called where its name alone would not be found."""
+    """Return how to call vitrine: by its name, or by the path that was used if the name alone would not be found."""
     called = sys.argv[0]
     if Path(called).name == "vitrine" and "/" in called and shutil.which("vitrine") is None:
         return called

@@ -45,7 +45,7 @@ class Next:
 
 @dataclass(frozen=True)
 class NextStep:
-    """Something else than a command to do next: `NextStep(f"open {glued(page)} in a browser")`."""
+    """A next step that is not a command: `NextStep(f"open {glued(page)} in a browser")`."""
 
     text: str
     note: str = ""
@@ -71,7 +71,7 @@ def show(lines: Iterable[Line], stream: TextIO) -> None:
 
 
 def width_of(stream: TextIO) -> int:
-    """Return the columns of the terminal that `stream` writes to; elsewhere lines have no bound."""
+    """Return the columns of the terminal that `stream` writes to; elsewhere lines have no limit."""
     return shutil.get_terminal_size().columns if stream.isatty() else UNBOUNDED
 
 

@@ -1,4 +1,4 @@
-"""One live line on a terminal (what, done, rate, time left); plain lines, now and then, elsewhere."""
+"""One live line on a terminal (task, progress, rate, time left); elsewhere a plain line every ten seconds."""
 
 import sys
 import time
@@ -17,9 +17,9 @@ from vitrine.errors import Advice
 from vitrine.spelling import printable
 
 PLAIN_EVERY_SECONDS = 10.0
-# Columns of a terminal with room for the longest note, of the bar there, and of the bar on a narrower terminal.
+# Columns that fit the longest note, columns of the bar then, and columns of the bar on a narrower terminal.
 WIDE, BAR_WIDTH, SMALL_BAR_WIDTH = 110, 10, 4
-ERASE = "\r\x1b[2K"  # what stands on the terminal's line
+ERASE = "\r\x1b[2K"  # erases the terminal's line
 
 
 class LiveLine:
@@ -34,7 +34,7 @@ class LiveLine:
         self._began = self._last_plain = 0.0
 
     def __enter__(self) -> Self:
-        # Importing torch takes a second or two: on a terminal something stands there until the first word.
+        # Importing torch takes a second or two: a terminal shows this line until the first message.
         if self._waiting and self._on_terminal:
             print(self._waiting, end="", file=sys.stderr, flush=True)
         else:
@@ -47,7 +47,7 @@ class LiveLine:
         self.finish()
 
     def start(self, what: str, total: int | None, done: int = 0) -> None:
-        """Begin a new line; what was done before says nothing about the speed."""
+        """Begin a new line; work that was done before does not count for the speed."""
         self.finish()
         self._what, self._total, self._done, self._note = printable(what), total, done, ""
         self._done_before = done
@@ -71,7 +71,7 @@ class LiveLine:
             self._bar = bar
 
     def advance(self, steps: int, note: str = "") -> None:
-        """Move on; on a terminal at once, elsewhere a line every ten seconds."""
+        """Update the progress: on a terminal at once, elsewhere a line every ten seconds."""
         self._done += steps
         self._note = note or self._note
         now = time.monotonic()
@@ -86,7 +86,7 @@ class LiveLine:
             print(f"{self._what}: {self._done:,}{of}, {note}{left}", file=sys.stderr, flush=True)
 
     def finish(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         self._stop_waiting()
         if self._bar is not None:
             self._bar.stop()

@@ -29,7 +29,7 @@ class Verb:
         return f"vitrine.commands.{self.name.replace('-', '_')}"
 
 
-# In the order in which a newcomer meets them.
+# In the order in which a newcomer needs them.
 VERBS = (
     Verb("demo", "demo"),
     Verb("check", "check"),

@@ -1,7 +1,7 @@
 """The values that Python callers pass to verbs, in one form: `str` and `Path`, one value and a list of them.
 
-Verbs accept what is natural to write (`out="x.csv"`, `out=Path("x.csv")`, `pictures="a.jpg"`, `shots=[1, 5]`); here
-it becomes what their work is written for. Cheap: it imports no room.
+Verbs accept all natural forms (`out="x.csv"`, `out=Path("x.csv")`, `pictures="a.jpg"`, `shots=[1, 5]`); the
+functions here convert them to the one form that the jobs take. This module imports no room, so it loads fast.
 """
 
 import re
@@ -21,10 +21,10 @@ def as_path(path: str | Path) -> Path: ...
 @overload
 def as_path(path: str | Path | None) -> Path | None: ...
 def as_path(path: str | Path | None) -> Path | None:
-    """Return a path, or None where there is none; refuse an address, which is no path of this machine."""
+    """Return a path, or None for None; refuse an address, which is not a path on this machine."""
     if path is not None and _ADDRESS.match(str(path)):
         raise ConfigError(
-            f"{path} is an address; this takes a path of this machine (runs, embed and predict write to addresses)"
+            f"{path} is an address, not a path on this machine (only runs, embed and predict write to addresses)"
         )
     return None if path is None else Path(path)
 
@@ -34,7 +34,7 @@ def as_place(place: str | Path) -> Path | str: ...
 @overload
 def as_place(place: str | Path | None) -> Path | str | None: ...
 def as_place(place: str | Path | None) -> Path | str | None:
-    """Return a path, or an address such as s3://bucket/x as text; None where there is none."""
+    """Return a path, or an address such as s3://bucket/x as text; None for None."""
     if place is None or not _ADDRESS.match(str(place)):
         return None if place is None else Path(place)
     if isinstance(place, Path):
@@ -43,7 +43,7 @@ def as_place(place: str | Path | None) -> Path | str | None:
 
 
 def as_image_size(size: int | None, *, patch: int | None = None, max_patches: int | None = None) -> Any:
-    """Return how a model is to see pictures: a size alone, or with patches of another size or their number."""
+    """Return the input shape of a model: an image size, with a patch size or a number of patches if given."""
     if patch is None and max_patches is None:
         return size
     return {"size": size, "patch": patch, "max_patches": max_patches}
@@ -79,7 +79,7 @@ def as_numbers(numbers: str | float | Iterable[float]) -> str: ...
 @overload
 def as_numbers(numbers: str | float | Iterable[float] | None) -> str | None: ...
 def as_numbers(numbers: str | float | Iterable[float] | None) -> str | None:
-    """Write a list of numbers as the command line takes it, `1,5,10`; None where there is none."""
+    """Write a list of numbers as the command line takes it, `1,5,10`; None for None."""
     if numbers is None or isinstance(numbers, str):
         return numbers
     return str(numbers) if isinstance(numbers, int | float) else ",".join(map(str, numbers))

@@ -1,4 +1,4 @@
-"""`vitrine demo`: the whole workflow once, small, on this machine: check, fine-tune, report, inspect, predict."""
+"""`vitrine demo`: the whole workflow once, at a small scale: check, fine-tune, report, inspect, predict."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -42,7 +42,7 @@ def evaluate(
 ) -> "EvaluateResult | Any":  # also `MaskEvaluation`, `DetectionEvaluation`, `PartsEvaluation`
     """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes.
 
-    A model of masks gets mean IoU; a model of boxes, COCO's numbers. Also scores what another tool predicted: COCO
+    A model of masks gets mean IoU; a model of boxes, COCO's numbers. Also scores the predictions of other tools: COCO
     results against COCO annotations (detections.json annotations.json), or a folder of mask PNGs against another. The
     parts that `predict` wrote of labelled pictures (a folder, here or at an address) are scored in bounded memory.
     """

@@ -49,10 +49,10 @@ def fewshot(
     out: Annotated[
         Path | str | None, Doc("Folder to save the model solved on the most masks in (data with masks only)")
     ] = None,
-) -> "FewShotReport | Any":  # of data with masks a `PixelShotsReport`
+) -> "FewShotReport | Any":  # for data with masks a `PixelShotsReport`
     """Measure accuracy with 1, 5, 10, 25 examples per class on frozen features, over several draws.
 
-    Of data with masks, mean IoU with as many masks: every pixel is labelled in closed form.
+    For data with masks, measure mean IoU with that many masks; the pixel classifier is solved in closed form.
     """
     from vitrine.jobs.fewshot import evaluate_fewshot
 

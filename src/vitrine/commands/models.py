@@ -1,4 +1,4 @@
-"""`vitrine models`: every variant with what it costs."""
+"""`vitrine models`: every variant with its cost."""
 
 from typing import TYPE_CHECKING, Annotated
 

@@ -1,4 +1,4 @@
-"""`vitrine plan`: what a training run will need, before anything starts."""
+"""`vitrine plan`: the memory and time of a training run, before it starts."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 

@@ -61,7 +61,7 @@ def predict(
     precision: options.PrecisionWish = "auto",
     strict: Annotated[bool, Doc("Exit with 1 if any picture cannot be read")] = False,
     overwrite: Annotated[bool, Doc("Replace the output file if it exists")] = False,
-) -> "PredictResult | Any":  # of masks `MaskPredictions`, of boxes `BoxPredictions`
+) -> "PredictResult | Any":  # for masks `MaskPredictions`, for boxes `BoxPredictions`
     """Name the most likely classes of pictures; a picture that cannot be read gets a row with the reason.
 
     A model that was trained on masks or boxes writes them, with an overlay per picture.
@@ -74,7 +74,7 @@ def predict(
 
     named = tuple(name.strip() for words in as_texts(classes) for name in words.split(",") if name.strip())
     if prompts and not named:
-        raise ConfigError("needs classes, which the prompts are about", option="prompts")
+        raise ConfigError("has no effect without classes; name the classes too", option="prompts")
 
     from vitrine.jobs.predict import predict_pictures
 

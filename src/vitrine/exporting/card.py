@@ -1,4 +1,4 @@
-"""The model card of an export: what it is, how its input is made, how to run it, and the proof."""
+"""The model card of an export: the model, its input, code to run it, and the proof."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ from vitrine.models.sizes import shown
 from vitrine.spelling import printable
 
 MAX_NAMES = 20
-# Who opens the folder, in the hub's words; everything else is opened by code of one's own.
+# The hub's name of the library that opens the folder; other targets get "vitrine".
 LIBRARIES: dict[str, str] = {
     "onnx": "onnx",
     "transformers.js": "transformers.js",
     "hf": "transformers",
     "timm": "timm",
 }
-# Per output: a value of it, the second comparison, and the share of equal results.
+# Words per output: a single value, the second comparison, and the share of equal results.
 WORDS = {
     "logits": ("logit", "embedding within %.1e of its largest", "top-1"),
     "embedding": ("embedding", "", ""),
@@ -53,7 +53,7 @@ def write_card(
         f"{preprocess.crop_fraction:g}, {preprocess.interpolation}, mean {list(preprocess.mean)}, std "
         f"{list(preprocess.std)} of pixels in [0, 1]; the whole record is in preprocess.json."
     )
-    lines += ["", "## Proof", "", "Compared with the model that it was made from, on the same images.", ""]
+    lines += ["", "## Proof", "", "Compared with the original model, on the same images.", ""]
     lines += [f"- {line}" for line in proof_lines(proof)]
     if record.measured and not accuracy:
         lines += ["", "## Accuracy", "", f"Before the export: {measured_sentence(record.measured)}"]
@@ -88,7 +88,7 @@ def proof_lines(proof: Sequence[Agreement]) -> list[str]:
 
 
 def differs(check: Agreement) -> str:
-    """Name a difference, and the reason where there is one."""
+    """Describe a difference, with its reason if it is known."""
     return f"differs, {check.explained}" if check.explained else "DIFFERS"
 
 

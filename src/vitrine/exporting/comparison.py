@@ -1,4 +1,4 @@
-"""Whatever computes from a written file, examined: does it agree with the model, and how fast is it?"""
+"""Compare the runtimes of an export with the model: agreement of the outputs, and speed."""
 
 import functools
 import statistics
@@ -16,7 +16,7 @@ from vitrine.models import Model
 from vitrine.runtime.progress import track
 
 BATCHES = (1, 8)
-# Three turns of a fifth of a second show which is faster; they are no benchmark.
+# Three turns of a fifth of a second show which is faster; they do not replace a benchmark.
 TURNS, TURN_SECONDS = 3, 0.2
 
 
@@ -29,7 +29,7 @@ class Timing:
     batch_size: int
     milliseconds: float
     ratio: float | None = None
-    """Its time divided by that of fp32 in the same engine, the median of the turns; None where there is no fp32."""
+    """Its time divided by that of fp32 in the same engine, the median of the turns; None without fp32."""
 
 
 def prove(model: Model, subjects: Sequence[Subject], pixels: Tensor) -> tuple[Agreement, ...]:
@@ -66,7 +66,7 @@ def time_in_batches(model: Model, subjects: Sequence[Subject], pixels: Tensor) -
                 ("torch", "fp32"): functools.partial(model, images)
             }
             for subject in subjects:
-                # Read back by Vitrine it is the same model again.
+                # A file that Vitrine reads back is the same model in torch.
                 if subject.answer is not None and not subject.name.startswith("Vitrine"):
                     runs[subject.name, subject.precision] = functools.partial(subject.answer, images)
             measured = time_in_turns(runs, turns=TURNS, turn_seconds=TURN_SECONDS)
@@ -84,7 +84,7 @@ def time_in_batches(model: Model, subjects: Sequence[Subject], pixels: Tensor) -
 
 
 def _ratio(seconds: Sequence[float], exact: Sequence[float] | None) -> float | None:
-    """Divide turn by turn, as other load on the machine comes and goes."""
+    """Divide turn by turn, because other load on the machine varies."""
     if exact is None or exact is seconds:
         return None
     return statistics.median(mine / theirs for mine, theirs in zip(seconds, exact, strict=True))

@@ -1,4 +1,4 @@
-"""Models of masks and boxes as they are exported: which outputs a file has, and what they are compared with.
+"""Models of masks and boxes for export: the outputs of a file, and the reference that they are compared with.
 
 Shapes: B images, K classes, N boxes per image.
 """
@@ -15,7 +15,7 @@ DENSE_KINDS = ("onnx", "torch-export")
 
 
 class DenseInferenceModel(nn.Module):
-    """Map normalised pixels (B, C, height, width) of one window or one padded picture to what the model answers.
+    """Map normalised pixels (B, C, height, width) of one window or one padded picture to the model's raw output.
 
     Masks are `scores` (B, K, rows, columns); boxes are `boxes` (B, N, 4) in pixels, left, top, right, bottom, and
     `scores` (B, N, K), their probabilities.
@@ -29,7 +29,7 @@ class DenseInferenceModel(nn.Module):
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Names of what `forward` returns, in its order."""
+        """Names of the outputs of `forward`, in order."""
         return ("boxes", "scores") if self.has_boxes else ("scores",)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
@@ -39,12 +39,12 @@ class DenseInferenceModel(nn.Module):
 
 
 def exported_form(model: Model) -> InferenceModel | DenseInferenceModel:
-    """Return a model as it is written to a file."""
+    """Return the form of a model that is written to a file."""
     return DenseInferenceModel(model) if isinstance(model, DenseModel) else InferenceModel(model)
 
 
 def require_dense_target(model: Model, *, to: str, data: str | None) -> None:
-    """Refuse for masks and boxes what only classifiers can be exported to, or measured by."""
+    """Refuse targets and measures for masks and boxes that only work for classifiers."""
     if not isinstance(model, DenseModel):
         return
     answers = model.config.answers

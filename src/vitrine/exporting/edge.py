@@ -39,7 +39,7 @@ TANH_SCALE, CUBIC = 0.7978845608028654, 0.044715
 
 
 def plan_edge(loaded: Loaded, *, to: EdgeKind) -> Export:
-    """Check that the packages are here; return the function that writes the file into a folder."""
+    """Check that the packages are installed; return the function that writes the file into a folder."""
     toolkit = {"executorch": import_executorch, "litert": import_litert, "coreml": import_coreml}[to]()
     model = InferenceModel(loaded.model)
     write = {"executorch": write_executorch, "litert": write_litert, "coreml": write_coreml}[to]
@@ -57,7 +57,7 @@ def plan_edge(loaded: Loaded, *, to: EdgeKind) -> Export:
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A written file, opened: one image (1, C, height, width) to its outputs."""
+    """A written file, opened; `run` maps one image (1, C, height, width) to its outputs."""
 
     name: str
     run: Callable[[Tensor], list[Tensor]]
@@ -65,7 +65,7 @@ class Opened:
 
 
 def one_at_a_time(run: Callable[[Tensor], list[Tensor]], model: InferenceModel) -> Answer:
-    """Let what takes one image answer for a batch."""
+    """Run a program for one image on every image of a batch."""
 
     def answer(images: Tensor) -> dict[str, Tensor]:
         with silent():
@@ -81,7 +81,7 @@ def one_at_a_time(run: Callable[[Tensor], list[Tensor]], model: InferenceModel) 
 def traced(model: InferenceModel, loaded: Loaded) -> torch.export.ExportedProgram:
     """Trace the model for one image, with GELU's tanh form written out.
 
-    XNNPACK (ExecuTorch 1.5) and coremltools 9.0 compute every GELU in its erf form and say nothing: logits would
+    XNNPACK (ExecuTorch 1.5) and coremltools 9.0 silently compute every GELU in its erf form: logits would
     differ in the third digit.
     """
     config = loaded.model.config
@@ -99,20 +99,20 @@ def written_out_gelu(values: Tensor, *, approximate: str = "none") -> Any:
 
 
 def import_executorch() -> ModuleType:
-    """Import ExecuTorch, or say what to install."""
+    """Import ExecuTorch, or raise an error that says how to install it."""
     return imported(
         "executorch.exir", package="executorch", extra="executorch", purpose="a file for ExecuTorch"
     )
 
 
 def import_litert() -> ModuleType:
-    """Import LiteRT's converter and its interpreter, or say what to install."""
+    """Import LiteRT's converter and its interpreter, or raise an error that says how to install them."""
     imported("ai_edge_litert", package="ai-edge-litert", extra="litert", purpose="a file for LiteRT")
     return imported("litert_torch", package="litert-torch", extra="litert", purpose="a file for LiteRT")
 
 
 def import_coreml() -> ModuleType:
-    """Import coremltools, or say what to install."""
+    """Import coremltools, or raise an error that says how to install it."""
     return imported("coremltools", package="coremltools", extra="coreml", purpose="a package for Core ML")
 
 
@@ -190,14 +190,14 @@ def write_coreml(coremltools: ModuleType, model: InferenceModel, loaded: Loaded,
         name="coremltools' own definition of each operator",
         run=partial(follow_program, converted._mil_program, model.output_names),
         notes=(
-            "Core ML predicts on Apple devices alone: the converted program was evaluated operator by operator with "
+            "Core ML predicts only on Apple devices: the converted program was evaluated operator by operator with "
             "coremltools' own definitions, and was not run by Core ML",
         ),
     )
 
 
 def follow_program(program: Any, names: tuple[str, ...], image: Tensor) -> list[Tensor]:
-    """Evaluate a converted program on one image, by the definition that coremltools has of each operator."""
+    """Evaluate a converted program on one image, with coremltools' own definition of each operator."""
     main = program.functions["main"]
     main.inputs[INPUT]._sym_val = SimpleNamespace(val=image.numpy())
     for operation in main.operations:
@@ -211,7 +211,7 @@ def follow_program(program: Any, names: tuple[str, ...], image: Tensor) -> list[
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Keep what converters print from the user."""
+    """Hide the output of converters from the user."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

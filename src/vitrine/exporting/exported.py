@@ -1,4 +1,4 @@
-"""What an export consists of: the files that were written, and what computes from them.
+"""The parts of an export: the written files, and the runtimes that compute from them.
 
 Shapes: B images, K classes.
 """
@@ -34,22 +34,22 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """Something that computes from a written file, to be compared with the model."""
+    """A runtime that computes from a written file, to be compared with the model."""
 
     name: str
     precision: str = "fp32"
     answer: Answer | None = None
-    """None where it could not be asked, for this `reason`."""
+    """None if it could not be run; `reason` says why."""
     reason: str = ""
     explained: str = ""
-    """Why it may differ: the library computes with other numerics, which no file can change."""
+    """Why its outputs may differ: the library has other numerics, which no file can change."""
     file: Path | None = None
-    """The file that it computes from, where that is one."""
+    """The file that it computes from, if it is a single file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """The files of weights and graphs, and who computes from them."""
+    """The files of weights and graphs, and the runtimes that compute from them."""
 
     files: tuple[Path, ...]
     settings: tuple[Path, ...] = ()

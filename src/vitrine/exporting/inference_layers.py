@@ -1,4 +1,4 @@
-"""The layers of a deployed ViT or ResNet: constants worked out, scales and norms multiplied into the weights.
+"""The layers of a deployed ViT or ResNet: constants precomputed, scales and norms multiplied into the weights.
 
 Shapes: B images, T tokens, D width, H heads, K = D / H channels per head, R tokens that the head reads.
 """
@@ -84,7 +84,7 @@ class InferenceBranch(nn.Module):
         self.q_norm, self.k_norm = attention.q_norm, attention.k_norm
         D = config.width
         scale = (D // config.num_heads) ** -0.5 if attention.scale is None else attention.scale
-        # A norm of the queries would undo a scale that is in their weights: then it stays outside.
+        # If queries are normalised, a scale in their weights would have no effect, so it is applied after the norm.
         self.scale = 1.0 if not config.qk_norm else scale
         weight = attention.to_qkv.weight.detach().clone()
         bias = fused_bias(attention.to_qkv)
@@ -104,7 +104,7 @@ class InferenceBranch(nn.Module):
         D = tokens.shape[-1]
         normed = self.norm_1(tokens)
         if self.num_read is None:
-            # Slices, not chunks: lowering to ExecuTorch would take the example's batch size for a constant.
+            # Slices, not chunks: with chunks, ExecuTorch would make the example's batch size a constant.
             qkv = self.to_qkv(normed)
             q, k, v = qkv[..., :D], qkv[..., D : 2 * D], qkv[..., 2 * D :]  # each (B, T, D)
         else:
@@ -119,7 +119,7 @@ class InferenceBranch(nn.Module):
         return self.contract(self.activate(self.expand(self.norm_2(tokens))))
 
     def turned(self, values: Tensor) -> Tensor:
-        """Turn queries or keys (B, H, *, K) by the rotary positions, where there are any."""
+        """Rotate queries or keys (B, H, *, K) by the rotary positions, if the model has them."""
         if self.cos is None or self.sin is None:
             return values
         return Rotation(self.cos, self.sin, self.in_pairs).turned(values)
@@ -197,8 +197,8 @@ def relative_keys(model: ViT, *, layer: int) -> Tensor | None:
 def relative_logits(q: Tensor, keys: Tensor) -> Tensor:
     """Return q (B, H, R, K) times the keys of the offsets from each query to each key: (B, H, R, T).
 
-    Row i of the product begins T - 1 - i places too early. Read as one line, cut at T - 1 and folded again one
-    shorter, every row lies where it should: a view instead of a gather.
+    Row i of the product begins T - 1 - i places too early. Flattening it, dropping the first T - 1 values and
+    reshaping to rows shorter by one aligns every row: a view instead of a gather.
     """
     B, H, R, _ = q.shape
     offsets = keys.shape[-1]  # 2 T - 1
@@ -209,7 +209,7 @@ def relative_logits(q: Tensor, keys: Tensor) -> Tensor:
 
 
 def projection(model: ViT) -> nn.Linear:
-    """Make the patch projection a dense layer; a batch norm behind it, which is fixed now, is multiplied in."""
+    """Turn the patch projection into a dense layer; the fixed batch norm after it is multiplied in."""
     weight, bias = model.patch_projection.weight.flatten(1), model.patch_projection.bias
     norm = model.patch_norm
     if isinstance(norm, nn.BatchNorm1d):
@@ -220,13 +220,13 @@ def projection(model: ViT) -> nn.Linear:
 
 
 def fused_bias(to_qkv: nn.Linear) -> Tensor:
-    """Return the bias of queries, keys and values, zeros where there is none."""
+    """Return the bias of queries, keys and values; zeros without one."""
     bias: Tensor | None = to_qkv.effective_bias() if isinstance(to_qkv, UnbiasedKeys) else to_qkv.bias
     return torch.zeros(to_qkv.out_features) if bias is None else bias.detach().clone()
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Make a dense layer of tensors."""
+    """Build a dense layer from tensors."""
     made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     made.weight = nn.Parameter(weight.detach().clone())
     if bias is not None:

@@ -1,10 +1,10 @@
-"""A model as it is deployed: the same function with everything worked out that does not depend on the image.
+"""A model for deployment: the same function, with everything precomputed that does not depend on the image.
 
 The changes, all within the rounding of fp32:
 
 - positions, class token and registers become one constant table, at the one image size of the export;
-- queries, keys and values leave their product in the order that attention reads, the softmax's scale and the
-  gains of LayerScale are multiplied into the weights;
+- the product of queries, keys and values has the order that attention reads; the softmax's scale and the gains of
+  LayerScale are multiplied into the weights;
 - the last block computes only the tokens that the head reads (its keys and values still come from all of them);
 - weight-standardised kernels are standardised once, batch norms are multiplied into the layer before them.
 
@@ -23,8 +23,8 @@ from vitrine.models.encoder import cut_patches
 class InferenceModel(nn.Module):
     """Map normalised pixels (B, C, height, width) to logits (B, classes) and embedding (B, representation).
 
-    Without a head the logits are left away. A ViT `with_attention` also returns the weights of all layers,
-    (B, L, H, T, T), which costs it the shortcut of the last block.
+    Without a head there are no logits. A ViT `with_attention` also returns the weights of all layers,
+    (B, L, H, T, T); then the last block computes all tokens.
     """
 
     def __init__(self, model: Model, *, with_attention: bool = False) -> None:
@@ -36,12 +36,12 @@ class InferenceModel(nn.Module):
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Names of what `forward` returns, in its order."""
+        """Names of the outputs of `forward`, in order."""
         names = ("logits", "embedding") if self.has_head else ("embedding",)
         return (*names, "attention") if self.has_attention else names
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """Return logits, where there is a head, the embedding, and attention where it is wanted."""
+        """Return logits if there is a head, the embedding, and attention if requested."""
         return self.body(pixels)
 
 
@@ -160,8 +160,8 @@ class InferenceBiT(nn.Module):
         """Return logits, where there is a head, and the embedding."""
         hidden = self.root_conv(pixels)
         if self.is_pooled:
-            # BiT pads the maximum with zeros. onnxruntime 1.31 takes such a padding into its MaxPool, which pads with
-            # -inf: answers differ in the third digit. So: pad with -inf, and raise to 0 what saw the padding.
+            # BiT pads its max pooling with zeros. onnxruntime 1.31 merges such a padding into MaxPool, which pads
+            # with -inf: outputs differ in the third digit. So pad with -inf and clamp the border to at least 0.
             hidden = F.max_pool2d(hidden, kernel_size=3, stride=2, padding=1)
             hidden = torch.maximum(hidden, self.floor)
         hidden = self.units(hidden)

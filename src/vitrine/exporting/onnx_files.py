@@ -108,7 +108,7 @@ def subjects_of(files: Mapping[Precision, Path]) -> Iterator[Subject]:
 
 
 def require_openable(record: Record) -> None:
-    """Refuse a model that transformers.js has no class or no input for."""
+    """Refuse a model whose class or input transformers.js does not support."""
     if isinstance(record.config, BiTConfig):
         raise ConfigError(
             "transformers.js has no class for BiT ResNets",

@@ -26,9 +26,9 @@ from vitrine.version import __version__
 INPUT = "pixels"
 HUGGING_FACE_INPUT = "pixel_values"
 """The name of an image model's input in transformers.js."""
-# The first that has GELU as one operator; onnxruntime reads it since 1.17.
+# The first opset with GELU as one operator; onnxruntime supports it since 1.17.
 OPSET = 20
-# A file of protobuf cannot be 2 GiB or more; the graph beside the weights is small.
+# A protobuf file must be smaller than 2 GiB; the graph beside the weights is small.
 MOST_BYTES = 2**31 - 2**24
 
 
@@ -40,7 +40,7 @@ def write_onnx(
     require_one_file(model)
     config = record.config
     renamed = {"embedding": HUGGING_FACE_EMBEDDING} if for_hugging_face else {}
-    # Two images, as one would be taken for a constant.
+    # Two images, because a batch of one would become a constant.
     example = torch.zeros(2, config.channels, *config.image_size)
     with quietly():
         program = torch.onnx.export(
@@ -62,7 +62,7 @@ def write_onnx(
 
 
 def save_graph(proto: Any, path: Path) -> None:
-    """Sort the nodes, let onnx check the whole graph, and write it."""
+    """Sort the nodes, check the whole graph with onnx, and write it."""
     onnx = import_onnx()
     sort_nodes(proto.graph)
     try:
@@ -74,7 +74,7 @@ def save_graph(proto: Any, path: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Let onnx check a written file as any of its readers would."""
+    """Check a written file with onnx, as any of its readers would."""
     onnx = import_onnx()
     try:
         onnx.checker.check_model(path, full_check=True)
@@ -88,7 +88,7 @@ def sort_nodes(graph: Any) -> None:
     waiting, ordered = list(graph.node), []
     while waiting:
         ready = [node for node in waiting if known.issuperset(needed_by(node))]
-        if not ready:  # a cycle, which the checker then names
+        if not ready:  # a cycle; the checker reports it
             break
         for node in waiting:
             if known.issuperset(needed_by(node)):
@@ -101,7 +101,7 @@ def sort_nodes(graph: Any) -> None:
 
 
 def needed_by(node: Any) -> set[str]:
-    """Return the names of all that a node reads, graphs inside it included."""
+    """Return the names of all inputs of a node, including those of graphs inside it."""
     inner = {
         name
         for attribute in node.attribute
@@ -113,7 +113,7 @@ def needed_by(node: Any) -> set[str]:
 
 
 def metadata_of(record: Record) -> dict[str, str]:
-    """Return what the file says of itself, as JSON under a few plain names."""
+    """Return the metadata of the file, as JSON under a few plain names."""
     return {
         "model": record.variant or type(record.config).__name__.removesuffix("Config"),
         "classes": json_text(list(record.classes) if record.classes else None),
@@ -123,18 +123,18 @@ def metadata_of(record: Record) -> dict[str, str]:
 
 
 def clean(proto: Any) -> None:
-    """Take the exporter's traces of this machine's paths and source lines out of the graph."""
+    """Remove the paths and source lines of this machine, which the exporter records, from the graph."""
     del proto.metadata_props[:]
     graph = proto.graph
     del graph.metadata_props[:]
-    del graph.value_info[:]  # readers work the shapes out by themselves
+    del graph.value_info[:]  # readers infer the shapes themselves
     for part in (*graph.node, *graph.initializer, *graph.input, *graph.output):
         del part.metadata_props[:]
         part.doc_string = ""
 
 
 def require_one_file(model: InferenceModel | DenseInferenceModel) -> None:
-    """Refuse what one ONNX file cannot hold."""
+    """Refuse a model that is too large for one ONNX file."""
     num_bytes = sum(
         tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers())
     )
@@ -146,7 +146,7 @@ def require_one_file(model: InferenceModel | DenseInferenceModel) -> None:
 
 
 def import_onnx() -> ModuleType:
-    """Import onnx and what torch needs beside it, or say what to install."""
+    """Import onnx and onnxscript, which torch needs, or raise an error that says how to install them."""
     try:
         import onnx  # noqa: PLC0415 (an extra)
         import onnxscript  # noqa: F401, PLC0415 (an extra)
@@ -159,7 +159,7 @@ def import_onnx() -> ModuleType:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Keep the exporters' warnings about their own insides from the user."""
+    """Hide the exporters' warnings about their internals from the user."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -17,7 +17,7 @@ VERSION = "1.30.0"
 SHA256 = "d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71"
 BYTES = 33_106_585
 REGISTRY_VARIABLE, REGISTRY = "NPM_CONFIG_REGISTRY", "https://registry.npmjs.org"
-"""npm's own variable: companies have registries of their own."""
+"""npm's own variable, which companies set to their own registry."""
 WASM = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
 WEBGPU = ("ort.jspi.min.mjs", "ort-wasm-simd-threaded.jspi.mjs", "ort-wasm-simd-threaded.jspi.wasm")
 LICENCES = ("LICENSE", "ThirdPartyNotices.txt")
@@ -26,7 +26,7 @@ LICENCES = ("LICENSE", "ThirdPartyNotices.txt")
 def find_onnxruntime_web(folder: Path | None = None) -> dict[str, bytes]:
     """Return the files by their new names: from an unpacked package, or else from npm's registry.
 
-    `.mjs` becomes `.js`: some static hosts do not know the former, and browsers then refuse to run it.
+    `.mjs` becomes `.js`: some static hosts have no content type for `.mjs`, and browsers then refuse to run it.
     """
     read = _from_package() if folder is None else _from_folder(folder)
     files = {name.replace(".mjs", ".js"): data for name, data in read.items()}

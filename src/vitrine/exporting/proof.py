@@ -1,4 +1,4 @@
-"""Proof that an export computes what the model computes, and what it gains or costs.
+"""Proof that an export computes the same as the model, and its change in accuracy.
 
 Shapes: N images, K classes.
 """
@@ -23,28 +23,28 @@ from vitrine.models.dense.model import DenseModel
 Answer = Callable[[Tensor], Mapping[str, Tensor]]
 """Maps normalised images (B, C, height, width) to `logits` (B, K), where there is a head, and `embedding`."""
 BATCHES = (1, 2, 5)
-# Other kernels add in another order: over fifty convolutions that is some 2e-5 of the largest logit in fp32.
+# Kernels add in different orders: over fifty convolutions that changes logits by 2e-5 of the largest in fp32.
 TOLERANCE = 1e-4
-# Difference that another order of sums may leave in logits close to zero.
+# Difference that a different order of sums may cause in logits close to zero.
 SMALLEST = 1e-6
-# How much a lower precision may change logits is for the user to decide: it is reported, without a verdict.
+# The user decides how much a lower precision may change logits: the change is reported without a verdict.
 COMPARED_EXACTLY = ("fp32",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How near an export's answers are to the model's, on the same images."""
+    """The differences between an export's outputs and the model's, on the same images."""
 
     against: str
-    """Who computed from the written file, such as onnxruntime and its version."""
+    """The runtime that computed from the written file, with its version."""
     precision: str
     num_images: int
     largest: float | None
-    """The largest difference of a logit (of the embedding where there is no head); None: could not be compared."""
+    """The largest difference of a logit (of the embedding without a head); None if it could not be compared."""
     scale: float | None
-    """The largest logit, beside which a difference is large or small."""
+    """The largest logit, as the scale of differences."""
     embedding: float | None
-    """The largest difference of the embedding, or of boxes, over the largest value; None where neither is there."""
+    """The largest difference of the embedding, or of boxes, over the largest value; None without both."""
     top1: float | None
     """The share of the images whose highest logit is the same; of pixels or boxes, whose highest score is."""
     batches: tuple[int, ...]
@@ -52,7 +52,7 @@ class Agreement:
     reason: str = ""
     """Why nothing could be compared."""
     explained: str = ""
-    """Why a difference was to be expected."""
+    """Why a difference is expected."""
     output: str = "logits"
     """The answer that is compared first: `logits`, `scores` (of pixels), `scores of boxes`, or `embedding`."""
 
@@ -68,20 +68,20 @@ class Agreement:
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """Top-1 on the given data, and how it moved from the model's own."""
+    """Top-1 on the given data, and its change from the model's own."""
 
     against: str
     precision: str
     num_images: int
     top1: Interval
     changed: float
-    """The share of the images whose prediction is another than the model's."""
+    """The share of the images whose prediction differs from the model's."""
     cost: float
-    """Top-1 of the model less this one's."""
+    """Top-1 of the model minus that of the export."""
 
 
 def reference(model: Model) -> Answer:
-    """Return what the model itself answers, with gradients off."""
+    """Return the function that computes the model's own outputs, without gradients."""
 
     if isinstance(model, DenseModel):
         dense = DenseInferenceModel(model)
@@ -112,7 +112,7 @@ def compare(
     explained: str = "",
 ) -> Agreement:
     """Compare answers with the model's own on all images, and again on the first 1, 2 and 5 of them."""
-    # The attention that a page also computes is none of the model's own answers.
+    # A page's graph also returns attention, which is not an output of the model and is not compared.
     actual = {name: rows for name, rows in answers_of(answer, images).items() if name in expected}
     main = next(name for name in ("logits", "scores", "embedding") if name in expected)
     top1 = None
@@ -146,7 +146,7 @@ def compare(
 
 
 def not_compared(against: str, reason: str) -> Agreement:
-    """Return that nothing could be compared, and why."""
+    """Record that nothing could be compared, and why."""
     return Agreement(
         against=against,
         precision="fp32",

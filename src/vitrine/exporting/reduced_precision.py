@@ -15,7 +15,7 @@ from vitrine.errors import ConfigError, MissingExtraError, TryOption
 from vitrine.exporting.onnx_graph import INPUT, clean, import_onnx, save_graph
 from vitrine.models import BiTConfig, ModelConfig
 
-# Smaller tensors gain nothing.
+# Tensors with fewer weights than this keep their precision: they would save nothing.
 FEW_WEIGHTS = 1024
 HALF_MAX = float(np.finfo(np.float16).max)
 
@@ -28,7 +28,7 @@ def write_fp16(source: Path, path: Path) -> None:
 
 
 def write_int8(source: Path, path: Path) -> None:
-    """Write a copy whose matrix products are of eight-bit numbers, activations measured as they come.
+    """Write a copy with eight-bit matrix products; the ranges of activations are measured per batch.
 
     Weights have a scale for each output channel and seven bits of range: processors without VNNI add pairs of
     products in sixteen bits, which eight would overflow, so that accuracy would depend on the machine.
@@ -39,7 +39,7 @@ def write_int8(source: Path, path: Path) -> None:
         quantization.quantize_dynamic(
             source,
             whole,
-            op_types_to_quantize=["MatMul"],  # the head is a Gemm: small, and it stays as it is
+            op_types_to_quantize=["MatMul"],  # the head is a Gemm: small, so it stays in fp32
             per_channel=True,
             reduce_range=True,
             weight_type=quantization.QuantType.QInt8,
@@ -53,7 +53,7 @@ def write_static_int8(source: Path, path: Path, *, images: NDArray[np.float32]) 
     """Write a copy with eight-bit products whose activations have fixed ranges, measured on `images` (N, C, H, W).
 
     Ranges are written as pairs of QuantizeLinear and DequantizeLinear, which every runtime may turn into its own
-    eight-bit kernels; OpenVINO knows no others.
+    eight-bit kernels; OpenVINO supports no other form.
     """
     quantization = import_quantization()
 
@@ -75,7 +75,7 @@ def write_static_int8(source: Path, path: Path, *, images: NDArray[np.float32]) 
 
 
 def save_quantized(source: Path, path: Path, quantize: Callable[[Path], None]) -> None:
-    """Let `quantize` write a file, and save it under `path` with the metadata of `source`, checked and clean."""
+    """Write a file with `quantize`, check and clean it, and save it as `path` with the metadata of `source`."""
     onnx = import_onnx()
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder, without_log():
         whole = Path(folder) / path.name
@@ -90,7 +90,7 @@ def save_quantized(source: Path, path: Path, quantize: Callable[[Path], None]) -
 
 
 def calibration_reader(quantization: ModuleType, images: NDArray[np.float32]) -> Any:
-    """Hand out images (N, C, H, W) one at a time, as onnxruntime's quantiser asks for them."""
+    """Return images (N, C, H, W) one at a time, as onnxruntime's quantiser requests them."""
     batches = ({INPUT: batch} for batch in np.split(images, len(images)))
     reader = type(
         "Reader", (quantization.CalibrationDataReader,), {"get_next": lambda _: next(batches, None)}
@@ -99,7 +99,7 @@ def calibration_reader(quantization: ModuleType, images: NDArray[np.float32]) ->
 
 
 def import_quantization() -> ModuleType:
-    """Import onnxruntime's quantiser, or say what to install."""
+    """Import onnxruntime's quantiser, or raise an error that says how to install it."""
     try:
         from onnxruntime import quantization  # noqa: PLC0415 (an extra)
     except ImportError as error:
@@ -130,7 +130,7 @@ def store_in_fp16(source: Path, path: Path) -> None:
 
 
 def require_products(config: ModelConfig) -> None:
-    """Refuse int8 for a model that has next to no matrix products."""
+    """Refuse int8 for a model that has almost no matrix products."""
     if isinstance(config, BiTConfig):
         raise ConfigError(
             "quantizes matrix products, and a BiT ResNet consists of convolutions",

@@ -20,7 +20,7 @@ from vitrine.runtime.threads import available_cores
 
 Engine = Literal["onnxruntime", "openvino"]
 Precision = Literal["fp32", "bf16", "fp16", "int8", "int8-static"]
-# bf16 is a way of computing, not of storing, and OpenVINO's alone.
+# bf16 is a precision of the computation, not of the file, and only OpenVINO has it.
 FILES: dict[Precision, str] = {
     "fp32": "model.onnx",
     "bf16": "model.onnx",
@@ -35,7 +35,7 @@ HUGGING_FACE_FILES: dict[Precision, str] = {
     "int8": "onnx/model_quantized.onnx",
     "int8-static": "onnx/model_int8.onnx",
 }
-"""The same in the layout that transformers.js opens, under the names that it looks for."""
+"""The same files in the layout of transformers.js, under the names that it expects."""
 HUGGING_FACE_EMBEDDING = "image_embeds"
 """The name of one vector per image in transformers.js."""
 Pixels = NDArray[np.float32]
@@ -47,7 +47,7 @@ class Answers:
     """The outputs of a model for a batch."""
 
     logits: NDArray[np.float32] | None
-    """(B, K); None where the model has no head."""
+    """(B, K); None if the model has no head."""
     embedding: NDArray[np.float32]
     """(B, R)"""
 
@@ -160,7 +160,7 @@ def _start_openvino(path: Path, threads: int, *, is_bf16: bool) -> Started:
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": threads,
-        # Left to itself it computes in bf16 wherever the processor can.
+        # By default OpenVINO computes in bf16 on every processor that supports it.
         "INFERENCE_PRECISION_HINT": "bf16" if is_bf16 else "f32",
     }
     try:
@@ -171,7 +171,7 @@ def _start_openvino(path: Path, threads: int, *, is_bf16: bool) -> Started:
     shape = tuple(size.get_length() for size in list(compiled.inputs[0].partial_shape)[1:])
 
     def run(pixels: Pixels) -> list[NDArray[np.float32]]:
-        # A request of its own for each call: one request cannot serve two threads.
+        # One inference request per call, because a request cannot be shared by two threads.
         results: Any = compiled.create_infer_request().infer({0: pixels})
         return [results[name] for name in names]
 

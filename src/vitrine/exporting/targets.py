@@ -1,4 +1,4 @@
-"""A model as torch's own exported program, or in another library's layout, and what computes from them.
+"""A model as torch's own exported program, or in another library's layout, and the runtimes that compute from them.
 
 `model.pt2` runs without Vitrine.
 """
@@ -97,6 +97,6 @@ def open_program(path: Path) -> torch.nn.Module:
 
 
 def outputs_of(module: torch.nn.Module, pixels: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-    """Run an opened program and name what it returns."""
+    """Run an opened program and name its outputs."""
     with torch.inference_mode():
         return dict(zip(names, module(pixels), strict=True))

@@ -1,4 +1,4 @@
-"""A model as a repository for NVIDIA's Triton server: preprocessing inside, so that a client sends an image's file.
+"""A model as a repository for NVIDIA's Triton server: it includes preprocessing, so clients send image files.
 
 Triton's Python backend runs `triton_model.py`, which needs numpy, Pillow and onnxruntime in the server's container
 and nothing of Vitrine. The proof runs the same file outside Triton, with a stand-in for the module of its backend.

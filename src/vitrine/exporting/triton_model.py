@@ -81,12 +81,12 @@ def prepare(data, preprocess):
 
 
 def resize_size(preprocess):
-    """Return height and width that the image has, or covers, before the centre is cropped."""
+    """Return the height and width of the resized image, before the centre is cropped."""
     return [math.floor(side / preprocess["crop_fraction"] + 1e-6) for side in preprocess["size"]]
 
 
 def draft(image, size):
-    """Let a large JPEG be decoded at a half, a quarter or an eighth, at least twice as large as is needed."""
+    """Decode a large JPEG at a half, a quarter or an eighth of its size, at least twice as large as needed."""
     rows, columns = (2 * side for side in size)
     if image.getexif().get(ORIENTATION_TAG, 1) >= 5:
         rows, columns = columns, rows

@@ -1,4 +1,4 @@
-"""How to run what was exported: a snippet for each target, from a photo to the names of its classes.
+"""How to run an export: a snippet for each target, from a photo to the names of its classes.
 
 Each runs as it stands in the folder of the export, beside a photo.jpg, and only some of them need Vitrine.
 """
@@ -23,7 +23,7 @@ IMPORTS: dict[Kind, str] = {
     "torchvision": "import torch\nfrom safetensors.torch import load_file\n"
     "from torchvision.models.vision_transformer import VisionTransformer",
 }
-# Each makes `outputs`, a list whose first is (1, classes) or (1, features), of `pixels`.
+# Each computes `outputs` from `pixels`: a list whose first item is (1, classes) or (1, features).
 RUN: dict[Kind, str] = {
     "onnx": 'session = onnxruntime.InferenceSession("model.onnx")\n'
     'outputs = session.run(None, {"pixels": pixels})  # %s',
@@ -36,7 +36,7 @@ RUN: dict[Kind, str] = {
     "[name] = run.get_input_details()\n"
     "answers = run(**{name: pixels})\n"
     "outputs = [answers[name] for name in sorted(answers)]  # %s",
-    "coreml": 'answers = coremltools.models.MLModel("model.mlpackage").predict({"pixels": pixels})  # macOS alone\n'
+    "coreml": 'answers = coremltools.models.MLModel("model.mlpackage").predict({"pixels": pixels})  # macOS only\n'
     'outputs = [answers[name] for name in "%s".split(", ")]',
     "timm": 'model = timm.create_model("local-dir:.", pretrained=True).eval()\n'
     "outputs = [model(torch.from_numpy(pixels)).detach().numpy()]",
@@ -122,7 +122,7 @@ def pixels_of(preprocess: Preprocess) -> str:
     if preprocess.rule == "squash" and (rows, columns) == (height, width):
         lines.append(f"image = image.resize(({width}, {height}), {resampling})")
     else:
-        # The box is resized alone: a picture of 1 x 60,000 pixels would need gigabytes if it were resized whole.
+        # Only the box is resized: resizing a whole picture of 1 x 60,000 pixels would need gigabytes.
         size = f"{columns}, {rows}"
         if preprocess.rule != "squash":
             lines.append(f"scale = max({columns} / image.width, {rows} / image.height)")

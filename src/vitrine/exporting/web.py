@@ -84,7 +84,7 @@ def plan_web(
         write_json(folder / "figures.json", dict(known.figures))
         pages = write_page(folder, graph, runtime, has_trust=has_trust)
         runner = open_runner(graph)
-        notes = ["the bytes of the page and of onnxruntime-web are not counted below Size"]
+        notes = ["the sizes above do not include the page and onnxruntime-web"]
         if isinstance(loaded.model, ViT) and attention is None:
             notes.append("the attention of this model is too large for browsers: the page shows none")
         return Exported(
@@ -109,7 +109,7 @@ def write_graph(model: InferenceModel, graph: Path, *, loaded: Loaded, int8: boo
 
 
 def write_page(folder: Path, graph: Path, runtime: dict[str, bytes], *, has_trust: bool) -> tuple[Path, ...]:
-    """Write the page's files and onnxruntime-web, and the list of what a browser keeps for use offline."""
+    """Write the page's files and onnxruntime-web, and the list of files that a browser caches for offline use."""
     pages = offline_files()
     libraries = {f"onnxruntime-web/{name}": data for name, data in runtime.items()}
     kept = [name for name in (*pages, *libraries) if ".jspi." not in name and not name.endswith(".py")]
@@ -125,7 +125,7 @@ def write_page(folder: Path, graph: Path, runtime: dict[str, bytes], *, has_trus
 
 
 def attention_of(model: Model) -> dict[str, Any] | None:
-    """Return what the page must know to read the attention of all layers; None where there is none, or too much."""
+    """Describe the attention of all layers for the page; None without attention, or if it is too large."""
     if not isinstance(model, ViT):
         return None
     config = model.config
@@ -145,7 +145,7 @@ def attention_of(model: Model) -> dict[str, Any] | None:
 
 
 def require_known_pixels(preprocess: Preprocess) -> None:
-    """Refuse an input that a browser cannot make of a photo."""
+    """Refuse an input that a browser cannot prepare from a photo."""
     if preprocess.channels not in (1, 3):
         raise ConfigError(
             f"web supports models with 1 or 3 channels, this model has {preprocess.channels}",

@@ -20,13 +20,13 @@ class Trial:
     engine: str
     precision: str
     ratio: float | None
-    """Its time divided by that of fp32, at the batch size where it gains most; None: not measured."""
+    """Its time divided by that of fp32, at the batch size with the largest gain; None if not measured."""
     cost: float | None
-    """Top-1 of the model less this one's; None: not measured."""
+    """Top-1 of the model minus that of the copy; None if not measured."""
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether it gains time and loses at most a point; what was not measured is not held against it."""
+        """Whether it is faster and loses at most a point; missing measurements do not count against it."""
         return (self.ratio is None or self.ratio < 1) and (self.cost is None or self.cost <= MOST_LOSS)
 
 
@@ -57,7 +57,7 @@ def refuse_copies(
 
 
 def without_refused(exported: Exported, refusals: Sequence[Refusal]) -> Exported:
-    """Delete the refused copies; raise where nothing would remain."""
+    """Delete the refused copies; raise an error if nothing would remain."""
     names = {refusal.file for refusal in refusals}
     kept = tuple(path for path in exported.files if path.name not in names)
     for path in exported.files:

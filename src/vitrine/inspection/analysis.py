@@ -52,7 +52,7 @@ def check_selection(model: Model, selection: Selection, *, image_size: tuple[int
 
 
 def parse_patch(text: str) -> tuple[int, int]:
-    """Read a row and a column with a comma between."""
+    """Read a row and a column, separated by a comma."""
     try:
         row, column = (int(number) for number in text.split(","))
     except ValueError:
@@ -87,7 +87,7 @@ class Analysis:
     similarity: NDArray[Any] | None = None
     num_images: int = 0
     shown: list[int] = field(default_factory=list)
-    """Numbers of the images that are looked at one by one."""
+    """Numbers of the images with figures of their own."""
     pictures: NDArray[np.uint8] | None = None
     rollout: NDArray[Any] | None = None
     heads: NDArray[Any] | None = None
@@ -98,7 +98,7 @@ class Analysis:
     colours: NDArray[Any] | None = None
     norms: TokenNorms | None = None
     missing: dict[str, list[str]] = field(default_factory=dict)
-    """Reasons, and what they keep from being drawn."""
+    """By reason, the analyses that are missing."""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by name, for a file."""
@@ -147,7 +147,7 @@ def analyse_images(
     analysis.num_images = len(readable)
     if not readable:
         analysis.missing = {why: whats for why, whats in analysis.missing.items() if "images" not in why}
-        analysis.missing["none of the images can be read"] = ["all that needs images"]
+        analysis.missing["none of the images can be read"] = ["all analyses of images"]
     if not readable or not num_shown:
         return
     analysis.shown = [readable[place] for place in spread(len(readable), num_shown)]

@@ -52,9 +52,9 @@ def class_attention(model: Model, images: Images, *, target: int | None = None) 
 def class_relevance(model: ViT, images: Tensor, *, target: int | None) -> Tensor:
     """Return the relevance of every token for the output, (B, T).
 
-    This is the output's row of (I + W_L) ... (I + W_1), so a row is propagated down instead of a matrix up. The
-    forward pass keeps only the blocks' inputs; the way down recomputes each block, so that the gradients of one
-    layer are in memory at a time.
+    This is the output's row of (I + W_L) ... (I + W_1), so one row is propagated from the last layer to the
+    first instead of a whole matrix. The forward pass keeps only the blocks' inputs; the backward pass recomputes each
+    block, so that only one layer's gradients are in memory at a time.
     """
     inputs: list[Tensor] = []
     with torch.no_grad():
@@ -109,7 +109,7 @@ def _through_block(
             out = out + part.scale_1(part.attention.to_out(branch.mixed.transpose(1, 2).reshape(B, T, D)))
         out = sum((part.transform(out) for part in parts), out)
         *of_mixed, below = torch.autograd.grad(out, (*(branch.mixed for branch in branches), tokens), above)
-        del out  # what autograd kept of this block
+        del out  # free the values that autograd kept for this block
     weighted = tokens.new_zeros(B, T, T)
     with torch.no_grad():
         for branch, gradient in zip(branches, of_mixed, strict=True):
@@ -119,7 +119,7 @@ def _through_block(
 
 @dataclass(frozen=True)
 class _Branch:
-    """One attention of a block: queries, keys and values (B, H, T, K), and what it mixes of them."""
+    """One attention of a block: queries, keys and values (B, H, T, K), and its output `mixed`."""
 
     q: Tensor
     k: Tensor

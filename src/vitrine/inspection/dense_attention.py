@@ -1,4 +1,4 @@
-"""What the queries and classes of models for masks and boxes answer, and which patches they attend to for that.
+"""Answers of models for masks and boxes, and the attention of the tokens behind each answer to the patches.
 
 EoMT's queries, YOLOS' detection tokens and Segmenter's class embeddings attend themselves, in the last block that
 they pass. A linear head and a dense detector have no such tokens: there the patches of the answer attend, in the
@@ -26,13 +26,13 @@ from vitrine.models.rotary import Rotation
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """One answer about a picture, and what is attended to for it."""
+    """One answer about a picture, and the attention behind it."""
 
     label: int
     score: float
-    """Probability of the class; of a class of pixels, the share of the picture that it covers."""
+    """Probability of the class; for a class of pixels, the share of the picture that it covers."""
     asker: str
-    """Who attends: `query 12`, or the patches."""
+    """The tokens that attend: `query 12`, or the patches."""
     answer: NDArray[Any] | None
     """Probability of the mask or of the class in each cell (rows, columns); None for boxes."""
     box: tuple[float, float, float, float] | None

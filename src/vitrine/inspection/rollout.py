@@ -27,7 +27,7 @@ from vitrine.runtime.progress import track
 
 
 def rollout(model: Model, images: Images, *, discard: float = 0.0) -> NDArray[Any]:
-    """Return how much of the class token comes from each patch through all layers: (B, GH, GW).
+    """Return the influence of each patch on the class token through all layers: (B, GH, GW).
 
     Without a class token it is the mean over the patches' own rows. The columns of class token, distillation token
     and registers are dropped and the rest is not renormalised. `discard` is a common variant: that fraction of each

@@ -22,7 +22,7 @@ MOST_AT_ONCE = 16
 def require_attention(model: Model) -> ViT:
     """Return the model if it has attention; raise an error otherwise."""
     if isinstance(model, BiT):
-        raise ConfigError("a BiT ResNet has no attention to look at; use a ViT or a hybrid")
+        raise ConfigError("a BiT ResNet has no attention; use a ViT or a hybrid")
     if not isinstance(model, ViT):
         raise ConfigError(
             f"figures of attention need one sequence of tokens through all layers, which a "

@@ -37,13 +37,13 @@ class BenchResult(Result):
     moved_sizes: dict[int, int]
     """Sizes that patches cannot tile, and the sizes that were timed instead."""
     too_large: tuple[tuple[tuple[int, int], int], ...]
-    """Image size and batch size of what does not fit in memory."""
+    """Image sizes and batch sizes that do not fit in memory."""
     why_no_timm: str | None
     """Why timm was not timed although asked for."""
     is_below_floor: bool
     """Whether a speed is better than its floor: other work slowed the measurement of the limits."""
     skips_largest: bool
-    """Whether the largest batch was asked for and is not searched for on this kind of device."""
+    """Whether the largest batch was requested on a kind of device that does not support the search."""
 
 
 def measure_model_speed(

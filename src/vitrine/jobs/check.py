@@ -57,7 +57,7 @@ class CheckResult(Result):
     formats: dict[str, int]
     modes: dict[str, int]
     converted: dict[str, int]
-    """Conversions that decoding makes, and of how many images."""
+    """Conversions during decoding, and the number of images of each."""
     passed_over: dict[str, int]
     """Files that are not images, by extension; also `hidden` files and `system folder`s."""
     passed_over_names: dict[str, tuple[str, ...]]
@@ -148,7 +148,7 @@ def _suspects(
     """Score every image of the first split by a closed form that has not seen it."""
     split, source = next(iter(splits.items()))
     if not source.is_labelled or source.is_multi_label:
-        raise ConfigError("finds wrong labels where each image has one label", option="model")
+        raise ConfigError("finds wrong labels only if each image has exactly one label", option="model")
     rows = np.delete(np.arange(len(source)), report.bad[split])
     place = choose_device(device)
     loaded = load(model)

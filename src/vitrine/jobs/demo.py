@@ -24,7 +24,7 @@ PHOTOS, INBOX, RUN = "photos", "inbox", "run"
 SIZE, EPOCHS, BATCH, PEAK_RATE, HELD_OUT = 96, 10.0, 32, 5e-4, 0.2
 # Marks a folder that a later demonstration may replace.
 MARK = "demo.txt"
-# As the verbs have them by default, but for fewer images to inspect.
+# The defaults of the verbs, but with fewer images to inspect.
 COUNT, SHOWN, COMPONENTS, WORKERS = 6, 3, 28, 2
 
 

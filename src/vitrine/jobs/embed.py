@@ -37,7 +37,7 @@ FILE = "features.npy"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class EmbedResult(Result):
-    """How many feature vectors there are, and where."""
+    """The number of feature vectors, and their files."""
 
     model: str
     num_pictures: int
@@ -51,7 +51,7 @@ class EmbedResult(Result):
 
     @property
     def exit_code(self) -> int:
-        """1 where, if strict, a picture could not be read."""
+        """1 if the command is strict and a picture could not be read."""
         return int(self.is_strict and bool(self.unreadable))
 
 
@@ -155,7 +155,7 @@ def _one_file(
 
 
 def label_names(source: Source, model: str | None, pictures: Iterable[Any]) -> list[str] | None:
-    """Return the label of each picture, from the data set that it is part of; None without labels.
+    """Return the label of each picture, from the data set that contains it; None without labels.
 
     Pictures of a folder are listed as files; the class folders or the table around them know their labels.
     """

@@ -66,7 +66,7 @@ class EvaluatePlan:
     num_images: int
     num_classes: int
     max_patches: int | None
-    """At native aspect ratio: the most patches of a picture."""
+    """The maximum number of patches per image, for models that keep the aspect ratio; None for others."""
     size: tuple[int, int]
     """Height and width in pixels."""
     device: str
@@ -90,7 +90,7 @@ class EvaluateResult(Result):
     num_real_images: int | None
     ece: float | None
     mean_confidence: float | None
-    """Mean probability of the answers: above `top1` the model claims too much, below it too little."""
+    """Mean probability of the answers: above `top1` the model is overconfident, below it underconfident."""
     ece_uncalibrated: float | None = None
     """Without the temperature that the model was calibrated with; None for a model that was not."""
     macro_f1: float | None
@@ -194,7 +194,7 @@ def outputs_on(
     with joined_processes(device) as processes:
         chosen = chosen_precision(precision, processes.device)
         num_workers, kind = chosen_workers(workers, device=processes.device, num_pictures=len(matched))
-        # Before the work, so that a bad name costs no time; no process waits for one that was refused.
+        # Before the work, so that an invalid name is refused at once and no process waits for another.
         folder = on_first_process(
             lambda: new_output_folder(
                 out, verb="evaluate", files=FILES, never_in=roots, is_overwriting=is_overwriting
@@ -230,7 +230,7 @@ def outputs_on(
 
 
 def as_labelled_with(task: DataTask, data: str) -> str:
-    """Return the address of data that has masks or boxes, or is read so where its layout can mean both."""
+    """Return the address of data with masks or boxes; the task is added if the layout is ambiguous."""
     return data if task_of(data) == task else f"{task}:{Path(data).absolute()}"
 
 

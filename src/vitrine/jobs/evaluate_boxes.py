@@ -31,7 +31,7 @@ def evaluate_box_model(
     precision: Wish,
     is_overwriting: bool,
 ) -> DetectionEvaluation:
-    """Predict the boxes of a test set with a model, and score them; the page shows where it is most wrong."""
+    """Predict the boxes of a test set with a model, and score them; the page shows the worst pictures."""
     name, source = open_test_images(model, data, split)
     loaded = load(model, image_size=image_size)
     classes = loaded.classes or source.classes

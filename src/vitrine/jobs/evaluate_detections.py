@@ -1,4 +1,4 @@
-"""The work behind `vitrine evaluate detections.json annotations.json`: COCO's numbers for what any tool found."""
+"""The work behind `vitrine evaluate detections.json annotations.json`: COCO's numbers for any tool's output."""
 
 import json
 from collections import defaultdict
@@ -113,7 +113,7 @@ def truths_of(entries: list[Mapping[str, Any]]) -> Truths:
 
 
 def detections_of(entries: list[Mapping[str, Any]]) -> Detections:
-    """Collect what was found of one class in one picture."""
+    """Collect the detections of one class in one picture."""
     return Detections(
         boxes=np.array([entry["bbox"] for entry in entries], dtype=np.float64).reshape(-1, 4),
         scores=np.array([entry["score"] for entry in entries], dtype=np.float64),

@@ -25,15 +25,15 @@ from vitrine.spelling import printable
 
 METRICS, PAGE = "metrics.json", "report.html"
 MOST_WORST, MOST_CARDS = 5, 12
-# The page keeps the worst pictures seen so far; fewer labelled pixels than this say little.
+# Pictures with fewer labelled pixels are never among the worst pictures of the page: their IoU says little.
 LEAST_PIXELS = 100
-# Grey of the picture that masks are drawn on where there is none.
+# Grey of the background that masks are drawn on if there is no picture.
 BLANK = 200
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MaskEvaluation(Result):
-    """How well pixels are classified, over all pictures together."""
+    """The accuracy of pixel classes, over all pictures together."""
 
     model: str
     data: str
@@ -47,7 +47,7 @@ class MaskEvaluation(Result):
     worst: tuple[tuple[str, float], ...]
     """Classes with the lowest IoU, lowest first."""
     confused: tuple[tuple[str, str, int], ...]
-    """Labelled, predicted, and how many pixels; most first."""
+    """Labelled class, predicted class and number of pixels; most pixels first."""
     wrote: tuple[Path, ...]
 
 

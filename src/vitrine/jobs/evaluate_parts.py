@@ -46,7 +46,7 @@ class PartsEvaluation(Result):
     macro_f1: float
     ece: float
     mean_confidence: float
-    """Mean probability of the answers: above `top1` the model claims too much, below it too little."""
+    """Mean probability of the answers: above `top1` the model is overconfident, below it underconfident."""
     worst: tuple[tuple[str, float], ...]
     """Classes with the lowest F1, lowest first."""
     wrote: tuple[Path, ...]

@@ -51,7 +51,7 @@ FILES = (
 
 @dataclass(frozen=True, kw_only=True)
 class ExportPlan:
-    """The plan of an export, and the images that it is proven on."""
+    """The plan of an export, and the images on which it is compared with the model."""
 
     model: str
     to: Kind
@@ -83,7 +83,7 @@ class ExportResult(Result):
 
     @property
     def exit_code(self) -> int:
-        """1 where an export differs and nobody could expect it, or a copy was refused."""
+        """1 if an export differs without a known reason, or a copy was refused."""
         differs = any(check.agrees is False and not check.explained for check in self.proof)
         return int(differs or bool(self.refused))
 
@@ -152,7 +152,7 @@ def export_model(
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """How well an export agrees, how often it is right and how fast it is."""
+    """The agreement, accuracy and speed of an export."""
 
     proof: tuple[Agreement, ...]
     accuracy: tuple[Accuracy, ...]
@@ -180,7 +180,7 @@ def _measured(
 
 
 def _loaded(loaded: Loaded) -> Loaded:
-    """Let the preprocessing give just the size that the model was built for, which the graph then has for good."""
+    """Fix the size of the preprocessing to the size of the model; the graph supports no other."""
     preprocess = loaded.preprocess.with_size(loaded.model.config.image_size)
     record = dataclasses.replace(loaded.record, preprocess=preprocess)
     return dataclasses.replace(loaded, preprocess=preprocess, record=record)
@@ -230,7 +230,7 @@ def _written(loaded: Loaded, exported: Exported, result: ExportResult) -> Export
 
 
 def _copied_trust(loaded: Loaded, folder: Path) -> list[Path]:
-    """Copy what the model knows about its limits: with it and the embedding any program finds "none of these"."""
+    """Copy the statistics of "none of these": any program can compute it from them and the embedding."""
     if loaded.folder is None or not (loaded.folder / TRUST_FILE).is_file():
         return []
     with write_atomically(folder / TRUST_FILE) as file:

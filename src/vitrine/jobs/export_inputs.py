@@ -1,4 +1,4 @@
-"""What an export is compared, calibrated and measured on: pixels of pictures, and labelled data."""
+"""The inputs on which an export is compared, calibrated and measured: pixels of pictures, and labelled data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from vitrine.spelling import with_name
 
 NUM_GENERATED = 8
 NUM_CALIBRATION = 64
-"""More pictures move the ranges of activations by less than their rounding."""
+"""More pictures change the ranges of activations by less than the rounding error."""
 
 
 @dataclass(frozen=True, kw_only=True)

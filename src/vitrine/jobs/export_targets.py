@@ -1,4 +1,4 @@
-"""What is asked of an export, and the plan for each target."""
+"""The options of an export, and the plan for each target."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

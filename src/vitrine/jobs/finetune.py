@@ -122,9 +122,7 @@ def finetune_model(
 def require_untrained(recipe: Recipe, *, is_plain: bool) -> None:
     """Refuse options about training, and tasks that need it, for a closed form."""
     if recipe.objective.task != "classes":
-        raise ConfigError(
-            f"does not go with {recipe.objective.task}, which are learned by training", option="fast"
-        )
+        raise ConfigError(f"does not go with {recipe.objective.task}, which need training", option="fast")
     if not is_plain:
         raise ConfigError(
             "does not go with sweep, probe, biases, freeze or lora: nothing is trained", option="fast"

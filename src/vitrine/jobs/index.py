@@ -108,8 +108,8 @@ def opened_or_new(folder: Path, record: IndexRecord, *, is_overwriting: bool) ->
     is_same = (index.record.weights, index.record.width) == (record.weights, record.width)
     if not is_same or index.record.shape != record.shape:
         raise ConfigError(
-            f"{printable(str(folder))} holds vectors of another model ({index.record.model}), or of pictures of "
-            "another shape",
+            f"{printable(str(folder))} holds vectors of another model ({index.record.model}), or of another "
+            "input shape",
             option="out",
             advice=[TryOption("overwrite", "to build it again with this one", True)],
         )

@@ -16,7 +16,7 @@ _READERS = 8
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MergeResult(Result):
-    """Which parts are there, and the manifest that joins them."""
+    """The parts that exist, and the manifest that joins them."""
 
     folder: str
     num_parts: int

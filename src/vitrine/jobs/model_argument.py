@@ -1,4 +1,4 @@
-"""Which of the words that a verb was given is the model: MODEL may be left out, and is then the bundled one."""
+"""Find the model among the words of a command: without MODEL, the bundled one is used."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class PicturesPlan:
     size: tuple[int, int]
     """Height and width in pixels."""
     max_patches: int | None
-    """At native aspect ratio: the most patches of a picture."""
+    """The maximum number of patches per image, for models that keep the aspect ratio; None for others."""
     device: str
     num_pictures: int
 
@@ -46,7 +46,7 @@ def plan_of(predictor: Predictor, source: Source, model: str) -> PicturesPlan:
 
 
 def predicted_task(model: str) -> DataTask:
-    """Return what a model answers with: classes of pictures, masks or boxes; only its config is read."""
+    """Return the kind of a model's answers: classes of pictures, masks or boxes; only its config is read."""
     with quiet():  # notes on the weights are reported when they are loaded
         config = open_weights(model).record.config
     return config.answers if isinstance(config, DenseConfig) else "classes"
@@ -70,7 +70,7 @@ def model_and_data(verb: str, model: str | None, data: str | None) -> tuple[str,
 
 
 def _require_model_first(verb: str, model: str | None, data: str) -> None:
-    """Refuse a folder without weights before a model; data may well hold what could be weights (CIFAR's .bin)."""
+    """Refuse a model after a folder without weights; data may contain files named like weights (CIFAR's .bin)."""
     if model is not None and Path(model).is_dir() and not names_weights(model) and names_weights(data):
         raise ConfigError(
             f"{model} holds no weights but {data} does; the model comes first",
@@ -79,10 +79,10 @@ def _require_model_first(verb: str, model: str | None, data: str) -> None:
 
 
 def model_and_pictures(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Return model and pictures; where the first word means pictures, the model is the bundled one.
+    """Return model and pictures; if the first word names pictures, the model is the bundled one.
 
-    A folder means pictures unless weights are in it; a word that means neither is taken for a model. A model after
-    pictures is refused: it would be ignored, and the bundled one asked in its place.
+    A folder means pictures unless it contains weights; a word that names neither is taken for a model. A model after
+    pictures is refused, because it would be ignored and the bundled one used instead.
     """
     if not words:
         return BOX, []
@@ -113,7 +113,7 @@ def opened_pictures(
         raise ConfigError(
             f"{name} is a model, and no pictures are given", advice=[TryVerb(verb, (name, "photo.jpg"))]
         )
-    if not places:  # neither a model nor a picture: it is refused as the picture it was meant to be
+    if not places:  # neither a model nor a picture: report it as a missing picture
         name, places = BOX, [name]
     source, folders = open_pictures(places)
     if source is None:

@@ -61,7 +61,7 @@ def open_predictor(
     batch_size: int | None,
     workers: int | None,
 ) -> Predictor:
-    """Open a model for many pictures: bf16, large batches and processes that decode where it runs on a GPU."""
+    """Open a model for many pictures; on a GPU with bf16, large batches and processes that decode."""
     place = choose_device(device, launched().local_rank)
     count, kind = chosen_workers(workers, device=place, num_pictures=num_pictures)
     predictor = Predictor.open(
@@ -91,7 +91,7 @@ def require_one_process(share: Share, out: Place | None, *, kinds: Sequence[str]
         shown_out = "none" if out is None else str(out)
         raise ConfigError(
             f"{share.count} processes write a folder of parts; name a folder instead of {printable(shown_out)} "
-            f"({', '.join(kinds)} are written by one process)",
+            f"({', '.join(kinds)} can only be written by one process)",
             option="out",
         )
 

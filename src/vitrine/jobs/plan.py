@@ -40,17 +40,17 @@ class Plan(Result):
     devices: int
     device_memory: float
     as_asked: Memory
-    """With the whole batch of each device at once and nothing saved."""
+    """Without micro-batches, sharding or activation checkpointing."""
     fits: bool
-    """Whether some way below fits."""
+    """Whether the run fits with the settings below."""
     micro_batch: int
-    """Images on each device at a time; more than one step of this makes the batch."""
+    """Images on each device at a time; several of them make up the batch of a step."""
     shard: bool
     activation_checkpointing: bool
     memory: Memory
-    """With the three choices above."""
+    """Memory with `micro_batch`, `shard` and `activation_checkpointing` as above."""
     advice: str
-    """The three choices in words."""
+    """These three settings in words."""
     steps: int
     exaflops: float
     rate: float
@@ -74,7 +74,7 @@ def plan_training(
     precision: str,
     rate: float | None,
 ) -> Plan:
-    """Reckon what a run needs on each device, and the mildest change that makes it fit."""
+    """Compute the memory of a run on each device, and the smallest change that makes it fit."""
     require_equal_shares(batch_size, devices)
     config = configure(model, image_size=image_size, num_classes=num_classes)
     cost = cost_of(config)

@@ -58,9 +58,9 @@ class PredictResult(Result):
     num_listed: int = 1
     """Classes that are shown per picture where there are several."""
     num_unfamiliar: int | None = None
-    """Pictures that look like none of the classes; None where the model does not know."""
+    """Pictures that look like none of the classes; None if the model has no statistics for it."""
     false_alarms: float | None = None
-    """The expected share of pictures of the classes that are counted there all the same."""
+    """The expected share of pictures of the classes that are wrongly counted as none of them."""
     number: str | None = None
     """Name of the number that the model predicts; None for a model of classes."""
     numbers: tuple[float, float, float] | None = None
@@ -75,17 +75,17 @@ class PredictResult(Result):
 
     @property
     def exit_code(self) -> int:
-        """1 where no picture could be read, or, if strict, any could not."""
+        """1 if no picture could be read, or if the command is strict and any could not."""
         return int(self.num_errors == self.num_pictures or (self.is_strict and self.num_errors > 0))
 
 
 def classifier_in_words(
     model: str, classes: Sequence[str], prompts: Sequence[str], *, engine: EngineName, image_size: ImageSize
 ) -> Loaded:
-    """Make a classifier of the classes with the model's text tower."""
+    """Build a classifier for the classes with the model's text tower."""
     if engine != "local":
         raise ConfigError(
-            "computes with models that every machine loads; save the classifier of vitrine.zero_shot first",
+            "does not support classes in words; save the classifier of vitrine.zero_shot and use it as the model",
             option="engine",
         )
     if image_size is not None:
@@ -163,7 +163,7 @@ def predict_pictures(
 
 
 def require_coverage(predictor: Predictor, coverage: float | None) -> None:
-    """Refuse a coverage that the model cannot promise, before any picture is read."""
+    """Refuse a coverage that the model cannot guarantee, before any picture is read."""
     if coverage is None:
         return
     if predictor.number_name is not None:
@@ -270,7 +270,7 @@ class Tally:
 def _predictions(
     predictor: Predictor, source: Source, *, top: int, coverage: float | None, tally: Tally
 ) -> Iterator[Prediction]:
-    """Predict picture by picture, and count what passes by."""
+    """Predict picture by picture, and count the answers."""
     pace = Pace()
     with announced("Predicting", total=len(source)) as advance:
         for rows in predictor.stream(source, wanted="scores", pace=pace):

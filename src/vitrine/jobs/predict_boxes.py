@@ -44,7 +44,7 @@ class BoxPredictions(Result):
 
     @property
     def exit_code(self) -> int:
-        """1 where no picture could be read, or, if strict, any could not."""
+        """1 if no picture could be read, or if the command is strict and any could not."""
         return int(self.num_errors == self.num_pictures or (self.is_strict and self.num_errors > 0))
 
 

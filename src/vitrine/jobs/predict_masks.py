@@ -27,7 +27,7 @@ JPEG_QUALITY = 90
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MaskPredictions(Result):
-    """The files of masks, and how much of the pictures each class covers."""
+    """The files of masks, and the share of pixels of each class."""
 
     model: str
     num_classes: int
@@ -40,7 +40,7 @@ class MaskPredictions(Result):
 
     @property
     def exit_code(self) -> int:
-        """1 where no picture could be read, or, if strict, any could not."""
+        """1 if no picture could be read, or if the command is strict and any could not."""
         return int(self.num_errors == self.num_pictures or (self.is_strict and self.num_errors > 0))
 
 
@@ -56,7 +56,7 @@ def predict_masks(
     is_strict: bool,
     is_overwriting: bool,
 ) -> MaskPredictions:
-    """Write for each picture a palette PNG of classes and an overlay, and a table of what covers how much."""
+    """Write for each picture a palette PNG of classes and an overlay, and a table of the area of each class."""
     loaded = load(model, image_size=image_size)
     classes = loaded.classes or tuple(
         f"class {number}" for number in range(loaded.model.config.num_classes or 0)

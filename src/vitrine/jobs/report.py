@@ -19,7 +19,9 @@ def report_run(
 ) -> RunReport:
     """Write the page of a run, with scores if its data can still be opened."""
     if is_remote(run) and out is None:
-        raise ConfigError("a run at an address needs a file of this machine for its page", option="out")
+        raise ConfigError(
+            "the page of a run at an address must be written to this machine; name a file", option="out"
+        )
     folder = find_run(run)
     read_account(folder.path)  # refuses a folder without the records of a run
     if out is None:

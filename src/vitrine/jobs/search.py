@@ -69,7 +69,7 @@ def search_index(
     precision: Wish,
     is_overwriting: bool,
 ) -> SearchResult:
-    """Search an index for pictures like those given or of what words say, for near-duplicates, or for clusters."""
+    """Search an index for pictures like the given ones or matching words, for near-duplicates, or for clusters."""
     index = VectorIndex.open(folder)
     if probes is not None:
         index.probes = probes

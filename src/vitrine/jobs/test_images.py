@@ -1,4 +1,4 @@
-"""Which images to evaluate a model on: never, unnoticed, those that it was trained on."""
+"""Choose the images to evaluate a model on; warn if it was trained on them."""
 
 from vitrine.data.sources.opening import list_splits
 from vitrine.data.sources.source import Source
@@ -14,7 +14,7 @@ def open_test_images(model: str, data: str, split: str | None) -> tuple[str, Sou
     """Open the images to evaluate `model` on, and name their split.
 
     If the model was trained on data without splits, only the images that its run held out are used. The name of
-    a split says if the model was trained on it.
+    the split states whether the model was trained on it.
     """
     folder = trained_on(model, data) if split is None else None
     if folder is not None and not list_splits(data):

@@ -50,7 +50,7 @@ class VtabResult(Result):
 
     scores: VtabScores
     count: str
-    """How many of the 19 tasks ran."""
+    """Number of the 19 tasks that ran."""
     mean: float | None
     """Over all 19 tasks; None if one is missing."""
     group_means: dict[str, float | None]

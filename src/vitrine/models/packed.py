@@ -90,7 +90,7 @@ def embed_packed(vit: Packable, pictures: Tensor) -> Tensor:
 
 
 def encode_packed(vit: Packable, pictures: Tensor) -> tuple[Tensor, Segments]:
-    """Return the encoded tokens of all pictures, one after the other (1, T, D), and where each picture is."""
+    """Return the encoded tokens of all pictures, one after the other (1, T, D), and the place of each picture."""
     grids = grids_of(vit, pictures)
     parts = embedded(vit, pictures, grids)
     segments = Segments(

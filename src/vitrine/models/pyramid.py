@@ -179,7 +179,7 @@ class Pyramid(Model):
         raise NotImplementedError
 
     def end_stage(self, tokens: Tensor, stage: int) -> Tensor:
-        """Normalise the tokens of a stage where the family does."""
+        """Normalise the tokens of a stage if the family does."""
         raise NotImplementedError
 
     def pool(self, tokens: Tensor) -> Tensor:

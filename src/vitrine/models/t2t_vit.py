@@ -19,7 +19,7 @@ from vitrine.models.encoder import Mlp
 from vitrine.models.fixed import HasFixedParameters
 from vitrine.models.stem_configs import Mixing, TokensToTokenConfig
 
-# Keeps a token with no similar one from a division by zero; the authors' value.
+# Avoids a division by zero for a token without similar ones; the authors' value.
 PERFORMER_EPS = 1e-8
 
 

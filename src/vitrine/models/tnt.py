@@ -70,7 +70,7 @@ class TNT(Model):
         last = self.config.depth - 1
         num_read = 1 if self.config.pooling == "class_token" else None
         if has_global_hooks() or not (is_as_built(self.blocks[last]) and is_as_built(self.norm)):
-            num_read = None  # code from elsewhere gets all tokens
+            num_read = None  # foreign code gets all tokens
         for layer in range(self.config.depth):
             words, tokens = self.run_block(
                 words, tokens, layer=layer, num_read=num_read if layer == last else None

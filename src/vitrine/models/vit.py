@@ -207,7 +207,7 @@ class ViT(Model):
         return logits if of_distillation is None else (logits + of_distillation) / 2
 
     def read_out(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Map encoded tokens (B, T, D) to the head's logits (B, K) and, where there are two heads, to the other's.
+        """Map encoded tokens (B, T, D) to the head's logits (B, K) and, if there are two heads, to the other's.
 
         Without a head: the representation.
         """

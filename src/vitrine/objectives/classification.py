@@ -75,13 +75,13 @@ class LabelsObjective(Objective):
         """Accept every model."""
 
     def wrap(self, model: Model, teacher: Teacher | None) -> nn.Module:
-        """Return the model as it is."""
+        """Return the model unchanged."""
         return model
 
     def prepare(self, context: RunContext) -> Callable[[Batch], Parts]:
         """Return the function to normalised images and soft labels, augmented and mixed, and the shift of the logits.
 
-        The shift (B, K) is the same for all images, and is omitted where there is none.
+        The shift (B, K) is the same for all images, and is omitted if there is none.
         """
         shift = self.logit_shift(context.class_counts)
 

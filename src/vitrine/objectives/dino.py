@@ -126,7 +126,7 @@ class DinoObjective(SelfDistillationConfig, Objective):
         }
 
     def num_outputs(self, num_images: int) -> int:
-        """Count prototypes, or images where there are fewer."""
+        """Return the number of prototypes, or of images if there are fewer."""
         return min(self.num_prototypes, num_images)
 
     def pictures(

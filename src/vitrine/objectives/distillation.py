@@ -136,7 +136,7 @@ class LogitsDistillation(nn.Module):
         if share:
             losses = losses + share * classification_loss(by_labels, targets)
         elif by_teacher is not None:
-            # Labels have no weight, yet both heads are used: the first learns from the teacher too.
+            # Labels have no weight, but both heads are used in evaluation: the first learns from the teacher too.
             losses = losses + teacher_loss(by_labels, teacher_logits, config=self.config)
         logits = by_labels if by_teacher is None else (by_labels + by_teacher) / 2
         agreement = (logits.argmax(dim=1) == teacher_logits.argmax(dim=1)).sum()

@@ -103,7 +103,7 @@ class Validation(Protocol):
     def representation(
         self, module: nn.Module, *, advice: str, information: float | None, num_outputs: int | None
     ) -> dict[str, float]:
-        """Measure the module's representations: rank, spread, nearest neighbours where there are labels, collapse.
+        """Measure the module's representations: rank, spread, nearest neighbours if there are labels, collapse.
 
         A collapse is reported with the advice.
         """

@@ -107,7 +107,7 @@ class SegmentationObjective(Objective):
         )
 
     def wrap(self, model: Model, teacher: Teacher | None) -> nn.Module:
-        """Return the model as it is."""
+        """Return the model unchanged."""
         return model
 
     def prepare(self, context: RunContext) -> Callable[[Batch], Parts]:

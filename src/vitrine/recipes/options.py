@@ -134,7 +134,7 @@ def with_training(recipe: Recipe, training: Mapping[str, Any], *, asked_for: Col
 def with_model(recipe: Recipe, model: str) -> Recipe:
     """Give a recipe another model, without the options that belong to its own model's shape or family.
 
-    The name of a published variant (`CPVT-S`) stands for its pooling, its positions and all that weights fix.
+    The name of a published variant (`CPVT-S`) sets its pooling, its positions and all that its weights fix.
     """
     if model == recipe.model:
         return recipe

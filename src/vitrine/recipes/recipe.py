@@ -39,7 +39,7 @@ class Views:
     repeats: int = 1
     """Number of copies of each image in a batch, each with its own crop and augmentation (arXiv:1902.05509)."""
     device_share: float = 0.0
-    """Fraction of the images that a CUDA device decodes by nvJPEG, for `inception`; workers decode the others."""
+    """Fraction of the images that a CUDA device decodes with nvJPEG, for `inception`; workers decode the others."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.device_share <= 1 or (self.device_share and self.crop != "inception"):

@@ -1,1 +1,1 @@
-"""HTML reports: pages, charts and templates for what other rooms measured."""
+"""HTML reports: pages, charts and templates for the results of other rooms."""

@@ -9,10 +9,10 @@ from PIL import Image
 from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.decoding.mask_file import voc_palette
 
-# Lines and letters of a picture, in shares of its longer side.
+# Width of lines and height of letters, as shares of the picture's longer side.
 LINE, LETTERS = 1 / 250, 1 / 40
 LEAST_LETTERS = 9
-# Brightness from which letters on a colour are black.
+# Minimum brightness of a colour for black letters on it.
 BRIGHT = 140
 
 
@@ -24,7 +24,7 @@ def drawn(
     classes: Sequence[str],
     scores: NDArray[np.float32] | None = None,
 ) -> Pixels:
-    """Draw boxes (n, 4) with their classes, and scores where there are any, on a picture (H, W, 3)."""
+    """Draw boxes (n, 4) with their classes, and scores if given, on a picture (H, W, 3)."""
     from PIL import ImageDraw, ImageFont  # noqa: PLC0415 (few pictures have boxes)
 
     image = Image.fromarray(

@@ -1,4 +1,4 @@
-"""The page of an evaluation of boxes: COCO's numbers, AP per class, what was confused, and the worst pictures."""
+"""The page of an evaluation of boxes: COCO's numbers, AP per class, confused classes, and the worst pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ def _card(card: BoxCard, classes: Sequence[str]) -> dict[str, Any]:
 
 
 def words_of(mistake: Mistake, classes: Sequence[str]) -> str:
-    """Say what is wrong: not found, found where there is nothing, or taken for another class."""
+    """Describe a mistake: not found, found where nothing is, or taken for another class."""
     label, other = mistake
     if other is None:
         return f"{_name(label, classes, NOTHING)} not found"

@@ -20,7 +20,7 @@ FILE_MARGIN = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One value; `x` is a number, or a word in a chart of bars."""
+    """One value; `x` is a number, or a word in a bar chart."""
 
     x: float | str
     y: float
@@ -31,7 +31,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Series that share a pair of axes; with words for x they are drawn as bars."""
+    """Series that share a pair of axes; they are drawn as bars if x is a word."""
 
     title: str
     y_label: str
@@ -84,7 +84,7 @@ class Layout:
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
     bottom: float
-    """Pixels below the x axis that its words need."""
+    """Height in pixels of the words below the x axis."""
     width: int = WIDTH
     height: int = HEIGHT
 
@@ -100,7 +100,7 @@ def lay_out(chart: Chart) -> Layout:
 
 
 def lay_out_all(charts: Sequence[Chart]) -> list[Layout]:
-    """Compute the coordinates of every chart that has something to show."""
+    """Compute the coordinates of every chart that has points."""
     return [lay_out(chart) for chart in charts if any(chart.series.values())]
 
 

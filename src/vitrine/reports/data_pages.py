@@ -1,4 +1,4 @@
-"""The pages of `vitrine check` (problems, samples), `dedup` (pairs of copies) and `suggest` (what to label next)."""
+"""The pages of `vitrine check` (problems, samples), `dedup` (pairs of copies), `suggest` (pictures to label)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ MOST_SUSPECTS = 60
 MOST_SUGGESTIONS = 200
 MOST_SAMPLES = 240
 MOST_SAMPLES_A_CLASS = 6
-# Problems of neither a file nor a pair, which no picture shows.
+# Problems that no picture shows, because they concern neither a file nor a pair.
 ELSEWHERE = (
     "damaged shard",
     "unlabelled image",

@@ -20,8 +20,8 @@ MOST_PAIRS = 10
 MOST_UNREADABLE = 100
 # With more classes than this the matrix shows the worst ones; the CSV file has all.
 MOST_MATRIX = 40
-# Letters of the matrix's labels, of 11, 13 or 15 px by the side of a cell, are about 0.6 of that wide, or twice that
-# in Chinese; longer names are cut.
+# The labels of the matrix have letters of 11, 13 or 15 px, by the size of the cells. A letter is about 0.6 times as
+# wide as high, and twice that in Chinese; longer names are cut.
 LABEL_LETTERS, LETTER, LABEL_SIZES = 22, 0.6, {30: 11, 60: 13}
 # Few classes get large cells with their counts; many get small ones.
 MATRIX_SIDE, SMALLEST_CELL, LARGEST_CELL = 880, 22, 140
@@ -148,7 +148,7 @@ def cards_of(
 
 
 def claim_words(figures: SingleLabel) -> str:
-    """Compare what the model claims with how often it is right, in one sentence."""
+    """Compare the model's confidence with its accuracy, in one sentence."""
     claimed, right = figures.calibration.mean_confidence, figures.top1
     return (
         f"The model is {compared(claimed, right)}: it claims {100 * claimed:.1f} % on average and is right for "

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SCALE = "viridis"
 INK, PAPER, ACCENT = "#1d1f23", "#fefefe", "#4267b2"
 PNG_DPI = 144
-# Fonts for what matplotlib's own lacks, by script; of each row the first that is installed: Chinese, Japanese and
-# Korean; Devanagari; Thai; emoji (matplotlib draws outlines, not colours).
+# Fonts for letters that matplotlib's own font lacks: Chinese, Japanese and Korean; Devanagari; Thai; emoji (drawn as
+# outlines, not colours). The first installed font of each row is used.
 SCRIPT_FONTS = (
     ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei", "WenQuanYi Micro Hei",
      "PingFang SC", "Hiragino Sans GB", "Arial Unicode MS", "Microsoft YaHei", "SimHei", "Droid Sans Fallback"),
@@ -31,7 +31,7 @@ SCRIPT_FONTS = (
     ("Noto Sans Thai", "Leelawadee UI", "Thonburi"),
     ("Noto Emoji", "Segoe UI Emoji", "Symbola", "Segoe UI Symbol"),
 )  # fmt: skip
-# Matplotlib's warning about a letter without a font, and the letters that one notice names.
+# Matplotlib's warning about a letter without a font, and the maximum number of letters in a notice.
 MISSING = re.compile(r"Glyph (\d+) .*missing from font")
 MOST_LETTERS = 8
 # Share of colour in an overlay where the map is 0 and where it is largest; the rest is the picture.
@@ -44,7 +44,7 @@ _IN_PAGE = {INK: "currentColor", PAPER: "none", ACCENT: "var(--bar-0)"}
 
 
 def import_matplotlib() -> Any:
-    """Import matplotlib with the parts that figures are made of, or say what to install."""
+    """Import matplotlib with the parts that figures need, or raise an error that says how to install it."""
     try:
         import matplotlib.figure  # noqa: PLC0415 (an extra)
     except ImportError as error:
@@ -91,7 +91,7 @@ def drawing(name: str) -> Iterator[set[str]]:
 
 
 def report_missing(letters: Collection[str]) -> None:
-    """Send one notice about letters that are drawn as boxes; a line for each helps nobody."""
+    """Send one notice for all letters that are drawn as boxes, instead of one per letter."""
     if letters:
         notice(
             f"Figures show boxes instead of {''.join(sorted(letters)[:MOST_LETTERS])}: no installed font has these "
@@ -100,7 +100,7 @@ def report_missing(letters: Collection[str]) -> None:
 
 
 def font_families(installed: Collection[str]) -> list[str]:
-    """Return the fonts to draw text with: the usual one, then installed ones that have what it lacks."""
+    """Return the fonts to draw text with: the usual one, then installed ones that have the letters it lacks."""
     known = set(installed)
     scripts = (next((name for name in names if name in known), None) for names in SCRIPT_FONTS)
     return ["DejaVu Sans", *(name for name in scripts if name is not None)]
@@ -133,7 +133,7 @@ def for_page(svg: str, *, prefix: str) -> str:
 def overlay(picture: NDArray[np.uint8], weights: NDArray[Any]) -> NDArray[Any]:
     """Overlay a map (GH, GW) in colour on a picture (height, width, 3): (height, width, 3) from 0 to 1.
 
-    Where the map is small, the picture stays in grey.
+    The picture stays grey where the map is small.
     """
     height, width = picture.shape[:2]
     share = upsample(scaled(weights)[None], (height, width))[0]

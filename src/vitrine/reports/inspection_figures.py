@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 COMPONENTS_A_ROW = 7
 PICTURES_A_ROW = 3
-# A tile for every position is unreadable above this many a side; then every second, third... is drawn.
+# With more tiles per side than this a figure is unreadable; then only every second, third... position is drawn.
 MOST_TILES = 16
 OUTLIER_COLOUR = "#e5484d"
 
@@ -171,7 +171,7 @@ def draw_tokens(
 
 
 def draw_sights(picture: NDArray[np.uint8], sights: Sequence[Sight], *, names: Sequence[str]) -> "Figure":
-    """Draw what is answered (above) and attended to for it (below), one column per answer, the picture first."""
+    """Draw answers (above) and the attention behind them (below), one column per answer, the picture first."""
     count = 1 + len(sights)
     height, width = picture.shape[:2]
     figure = _figure(2.2 * count + 0.3, 0.8 + 4.3 * height / width)

@@ -47,8 +47,9 @@ OF_CONVOLUTION = (
     "cells, outliers in a red ring."
 )
 OF_SIGHTS = (
-    "Above what the model answers: a mask, the probability of a class of pixels (with the share of the picture that "
-    "it covers), or a box (with its score). Below what is attended to for it in the last block, averaged over heads."
+    "Above, the model's answers: a mask, the probability of a class of pixels (with the share of the picture that "
+    "it covers), or a box (with its score). Below, the attention behind each answer in the last block, averaged over "
+    "heads."
 )
 OF_HEADS = "One map per head and layer, each with its own scale."
 OF_LAYERS = (
@@ -79,7 +80,7 @@ class Captions:
 
 
 def page_figures(analysis: Analysis, *, model: Model, captions: Captions) -> list[PageFigure]:
-    """List the figures for which there are results, in the order of the page."""
+    """List the figures that have results, in the order of the page."""
     plates: list[PageFigure] = []
     if analysis.rollout is not None and analysis.pictures is not None:
         words = f"{OF_ROLLOUT} Seen from {output_of(model)}."
@@ -113,7 +114,7 @@ def page_figures(analysis: Analysis, *, model: Model, captions: Captions) -> lis
 def sight_figures(
     analysis: Analysis, sights: Sequence[Sequence[Sight]], *, names: Sequence[str], classes: Sequence[str]
 ) -> list[PageFigure]:
-    """List the figures of what queries and classes attend to, one per image."""
+    """List the figures of the attention of queries and classes, one per image."""
     assert analysis.pictures is not None
     plates = []
     for number, (picture, own, name) in enumerate(zip(analysis.pictures, sights, names, strict=True)):
@@ -138,9 +139,9 @@ def draw_all(plates: list[PageFigure], folder: Path) -> list[tuple[PageFigure, s
 
 
 def output_of(model: Model) -> str:
-    """Return whose row of attention stands for the output."""
+    """Name the tokens whose attention stands for the output."""
     if isinstance(model, ViT) and not model.config.reads_class_token:
-        return "all patches, averaged, as the model has no class token"
+        return "all patches, averaged, because the model has no class token"
     return "the class token"
 
 
@@ -158,7 +159,7 @@ def described(model: Model, *, variant: str | None) -> str:
 
 
 def facts_of(analysis: Analysis, *, image_size: tuple[int, int]) -> list[tuple[str, str]]:
-    """Return the headline figures, each with its words."""
+    """Return the headline figures, each with its label."""
     facts = [(" x ".join(map(str, image_size)), "pixels, height x width")]
     if analysis.num_images:
         facts.append((f"{analysis.num_images:,}", "images in the averages"))

@@ -1,4 +1,4 @@
-"""The page of a segmentation: IoU per class, what was confused, and the worst pictures with their masks on them."""
+"""The page of a segmentation: IoU per class, confused classes, and the worst pictures with their masks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ from vitrine.runtime.files import write_atomically
 from vitrine.version import __version__
 
 THUMBNAIL_SIDE = 112
-# A truncated JPEG is decoded whole to show what is left of it; larger ones are not worth the memory.
+# A truncated JPEG is decoded whole to show what is left of it; larger ones would take too much memory.
 MOST_TRUNCATED_PIXELS = 50_000_000
 
 

@@ -1,4 +1,4 @@
-"""The records of a run folder: how it was started, on which data, how far it came, what it cost."""
+"""The records of a run folder: its command, data, progress and time."""
 
 import dataclasses
 import shlex

@@ -31,9 +31,9 @@ CARD_SIDE = 192
 MOST_POINTS = 400
 # With fewer images than this the 95 % interval of an accuracy is wider than about 10 points.
 FEW_IMAGES = 200
-# Averaged weights decide; the same evaluation without the average is a curve beside them.
+# The averaged weights are evaluated and saved; the raw weights are a second curve for comparison.
 RAW = "validation, raw weights"
-# Title, unit, what a value is multiplied by, and the records' names with the words for them.
+# Title, unit, factor, and the names of the records with their labels.
 CURVES = (
     ("Loss", "", 1, {"loss": "training", "val_loss": "validation", "raw_val_loss": RAW}),
     ("Accuracy", "%", 100, {"accuracy": "training", "val_accuracy": "validation", "raw_val_accuracy": RAW}),
@@ -107,7 +107,7 @@ def _single(score: SplitScore, figures: SingleLabel, attention: Attention | None
 
 
 def next_steps(score: SplitScore, account: RunAccount) -> list[str]:
-    """Choose what is worth doing next, from the score and the problems of the data."""
+    """Choose the next steps to suggest, from the score and the problems of the data."""
     steps = []
     if account.data.get("issues"):
         steps.append(

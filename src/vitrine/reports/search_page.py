@@ -14,7 +14,7 @@ _TITLES = {"similar": "Similar pictures", "duplicates": "Near-duplicates", "clus
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """A picture of the index and its cosine similarity to what was asked for."""
+    """A picture of the index and its cosine similarity to the query."""
 
     path: str
     cosine: float

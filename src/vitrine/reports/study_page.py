@@ -20,7 +20,7 @@ class TableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPage:
-    """Everything that the page of a study shows."""
+    """The contents of the page of a study."""
 
     name: str
     title: str
@@ -31,11 +31,11 @@ class StudyPage:
     verdict: str
     findings: tuple[str, ...]
     reservation: str = ""
-    """Why the verdict is open, whatever the findings say."""
+    """Why the verdict is open regardless of the findings."""
     holds_for: str = ""
     """Scale and data of the runs."""
     facts: tuple[tuple[str, str], ...]
-    """Figures at the top of the page, each with its words."""
+    """Figures at the top of the page, each with its label."""
     measure: str
     """Heading of the first column of figures."""
     columns: tuple[str, ...]

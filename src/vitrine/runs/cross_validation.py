@@ -1,9 +1,9 @@
-"""Choose by cross-validation where images are few, and lose none of them: fold by fold, then the mean of the weights.
+"""Train and choose by cross-validation if there are few images: one network per fold, then the mean of their weights.
 
 The training images are divided into folds. Each fold's network starts from a head that was solved without the fold,
-trains without it, and is scored on it, so that every image decides once. All networks start from the same weights and
-stay near them, so their mean is one network that has learned from all images (arXiv:2203.05482). If the first fold
-finds no gain over the closed form, the others are not trained.
+trains without it, and is scored on it, so that every image is scored once. All networks start from the same weights
+and stay near them, so their mean is one network that has learned from all images (arXiv:2203.05482). If the first
+fold finds no gain over the closed form, the others are not trained.
 
 Shapes: N images, K classes, R features.
 """
@@ -39,7 +39,7 @@ LEAST_IMAGES = 12
 
 
 def has_free_length(recipe: Recipe) -> bool:
-    """Whether the numbers of steps, epochs and evaluations are free, as nobody set them."""
+    """Whether all weights are trained, and the user has set no number of steps or evaluations."""
     training = recipe.training
     is_free = bool(recipe.fewest_steps) and "total_steps" not in recipe.asked_for
     is_whole = training.lora_rank is None and training.trains == "all" and not training.frozen_blocks
@@ -47,7 +47,7 @@ def has_free_length(recipe: Recipe) -> bool:
 
 
 def are_few(data: RunData, recipe: Recipe) -> bool:
-    """Whether the images, which are not divided by the set itself, are so few that a part would decide by chance."""
+    """Whether the data has no validation set, and too few images to hold some of them out for a reliable choice."""
     whole = undivided(data.splits)
     return whole is not None and LEAST_IMAGES <= len(whole) <= recipe.few_images
 

@@ -26,7 +26,7 @@ from vitrine.spelling import printable, some_of
 
 @dataclass(frozen=True, kw_only=True)
 class DenseSection:
-    """What the page of a run shows of masks or boxes."""
+    """The section of a run's page about masks or boxes."""
 
     template: str
     values: dict[str, Any]
@@ -82,7 +82,7 @@ def scored_masks(
 def scored_boxes(
     loaded: Loaded, source: Source, *, device: torch.device, workers: int, precision: Precision = "fp32"
 ) -> BoxMistakes:
-    """Predict the boxes of labelled pictures; return the score, the worst pictures and what was confused."""
+    """Predict the boxes of labelled pictures; return the score, the worst pictures and the confused classes."""
     numbers = numbers_of(loaded, source)
     config = loaded.model.config
     assert isinstance(config, DenseConfig)
@@ -120,7 +120,7 @@ def mask_cards(source: Source, worst: Sequence[WorstMask]) -> list[MaskCard]:
 
 
 def box_cards(source: Source, worst: Sequence[WorstBoxes]) -> list[BoxCard]:
-    """Read the pictures with most mistakes for the page."""
+    """Read the pictures with the most mistakes for the page."""
     return [
         BoxCard(
             name=source.name(one.prediction.index), worst=one,

@@ -1,4 +1,4 @@
-"""The model with which learning of masks or boxes starts: the ViT of trained weights, and a fresh decoder."""
+"""The model from which training on masks or boxes starts: a trained ViT and a fresh decoder."""
 
 from vitrine.checkpoints import load
 from vitrine.checkpoints.licences import licence_to_carry
@@ -16,7 +16,7 @@ from vitrine.runtime.progress import notice
 
 
 def dense_model(model: str, recipe: Recipe, *, classes: tuple[str, ...]) -> StartingModel:
-    """Put the recipe's decoder on the ViT of a model; windows have the recipe's size.
+    """Put the recipe's decoder on the ViT of a model; its input size is the recipe's.
 
     If the model is a dense one for the same classes with the same decoder, its decoder is kept.
     """

@@ -1,7 +1,7 @@
-"""How long a run will take, estimated before its first step: a few images are read and trained on for nothing.
+"""Estimate the time of a run before its first step, by a trial that reads a few images and trains on them.
 
-The run does not depend on it: weights keep their values, gradients are discarded, random numbers are restored. Models
-that need a second per image are estimated by their operations instead.
+The trial does not change the run: weights keep their values, gradients are discarded, random numbers are restored.
+Models that need a second per image are estimated by their operations instead.
 """
 
 import statistics
@@ -33,7 +33,7 @@ from vitrine.training.graphs import can_record
 from vitrine.training.optimizer import freeze
 from vitrine.training.task import Task
 
-# Seconds for reading some images and training on some, and how many images at most.
+# Seconds of the trial for reading and for training, and its maximum numbers of images and passes.
 READING_SECONDS, TRAINING_SECONDS = 0.25, 0.8
 MOST_READ, MOST_TRAINED, MOST_PASSES = 16, 16, 5
 # Operations per second that every device of the kind reaches: they show whether a trial is short enough.
@@ -41,12 +41,13 @@ SURE_RATE = {"cpu": 3e10, "cuda": 1e14}
 LONGEST_IMAGE_SECONDS, LONGEST_PASS_SECONDS = 1.0, 1.5
 # A training step reaches half of the matmul rate of an H200 (docs/experiments.md), two thirds of a CPU's (ViT-B/16).
 SHARE_OF_RATE = {"cpu": 0.65, "cuda": 0.5}
-# A compiled step takes 0.7 of the trial's time (there), and compiling itself about a minute.
+# A compiled step takes 0.7 of the trial's time (docs/experiments.md); compiling takes about a minute.
 COMPILED_SHARE, COMPILING_SECONDS = 0.7, 60.0
-# The trial launches its kernels one by one, which for a small model takes longer than they run. Recorded, that time
-# is gone: even a ViT of width 256 with heavy augmentation then reaches 0.22 of the rate (there, CIFAR-10).
+# The trial launches its kernels one by one; for a small model the launches take longer than the kernels. A recorded
+# step (a CUDA graph) saves that time: even a ViT of width 256 with heavy augmentation then reaches 0.22 of the matmul
+# rate (docs/experiments.md, CIFAR-10).
 RECORDED_SHARE_OF_RATE = 0.2
-# Clipping and AdamW on two cores: 22 ms for 5.5 million weights. Accelerators do it beside the rest.
+# Clipping and AdamW on two cores: 22 ms for 5.5 million weights. Accelerators overlap it with other work.
 UPDATE_SECONDS_PER_WEIGHT = 4e-9
 # A forward pass takes a third of a forward and backward pass.
 FORWARD_SHARE = 1 / 3
@@ -90,7 +91,7 @@ def expected_seconds(
 ) -> float:
     """Return the seconds of the steps after `done` and of their evaluations.
 
-    Every process must call it; without a task, and for sharded models, nothing is tried.
+    Every process must call it; without a task, and for sharded models, there is no trial.
     """
     training = recipe.training
     pace = pace_of(
@@ -166,7 +167,7 @@ def training_seconds(
 
 
 def read_some(train: Source, view: AnyView, device: torch.device) -> tuple[Batch, float]:
-    """Read some training images in this thread; return them and the seconds of one."""
+    """Read some training images in this thread; return them and the seconds per image."""
     loader = Loader(train, view, batch_size=1, num_workers=0, keep_going=True)
     began, seconds = time.perf_counter(), 0.0
     read: list[Batch] = []
@@ -196,7 +197,7 @@ def tried_out(
     flops: float,
     processes: Processes,
 ) -> float | None:
-    """Train on a few images for nothing; return the seconds of one, or None if memory is too small."""
+    """Train on a few images and discard the result; return the seconds per image, or None if memory is too small."""
     device = processes.device
     share = training.batch_size // processes.world_size
     own = min(training.micro_batch or share, share)
@@ -225,7 +226,7 @@ def tried_out(
         ):
             if device.type == "cpu":
                 return timed_on_cpu(once, even)
-            # An accelerator is fast if it is full: as many images as it will have, within the time.
+            # An accelerator is fast only if it is full, so the trial uses as many images as a step, if time allows.
             size = even(TRAINING_SECONDS * SURE_RATE.get(device.type, SURE_RATE["cpu"]) / flops)
             once(size)
             return once(size)

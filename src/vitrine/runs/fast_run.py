@@ -29,7 +29,7 @@ from vitrine.spelling import printable
 def fast_run(
     start: StartingModel, data: RunData, recipe: Recipe, *, execution: Execution, output: RunOutput
 ) -> TrainingResult:
-    """Solve the head on the training images, and save the model; the images left out in turn are its evidence.
+    """Solve the head on the training images, and save the model; leaving out one image at a time gives its score.
 
     If the data has a validation split, the model is scored on it.
     """

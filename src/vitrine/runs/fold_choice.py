@@ -1,6 +1,6 @@
 """The choice of a cross-validated run: the closed form, the mean of its networks, or weights between both.
 
-Every image decides once, by the network that was trained without it.
+Every image is scored once, by the network that was trained without it.
 
 Shapes: N images, K classes.
 """
@@ -41,7 +41,7 @@ class FoldResult:
     first: dict[str, Tensor]
     last: dict[str, Tensor]
     logits: dict[float, Tensor]
-    """By share of the trained weights; share 0 is the start, a head that was solved without the fold."""
+    """Keyed by the share of the trained weights; share 0 is the start, a head that was solved without the fold."""
     heads: dict[str, Tensor]
     """Logits of the closed form and of the trained head, both without the fold."""
     steps: int
@@ -49,7 +49,7 @@ class FoldResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The model that is saved, and the evidence for it."""
+    """The model that is saved, and the scores that led to it."""
 
     share: float
     """Share of the change that training made: 0 is the closed form."""

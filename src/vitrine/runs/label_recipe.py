@@ -12,7 +12,7 @@ from vitrine.runtime.progress import notice
 
 
 def for_labels_of(data: RunData, recipe: Recipe) -> Recipe:
-    """Adapt a recipe to its labels: several get a sigmoid loss and no smoothing, uneven classes equal weight."""
+    """Adapt a recipe to its labels: a sigmoid loss for several per image, equal weight for uneven classes."""
     if not recipe.objective.classifies:
         return recipe
     if not data.train.is_multi_label:

@@ -1,7 +1,7 @@
-"""Between the start of a run and its end: weights on the line from the closed form to the trained network.
+"""Interpolate between the start of a run and its end: weights between the closed form and the trained network.
 
 Fine-tuning forgets some of what the network knew, and a mean of both sets of weights is often better than either
-(arXiv:2109.01903). It is one network, so it costs nothing later. Held-out images choose the place on the line.
+(arXiv:2109.01903). It is one network, so it costs nothing later. Held-out images decide how far to go.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ Weights = Mapping[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A place on the line: the model there, and its outputs on the held-out images."""
+    """One share of the trained weights: its model, and the outputs on the held-out images."""
 
     share: float
     model: Model
@@ -37,7 +37,7 @@ class Place:
 
 
 def between(first: Weights, last: Weights, share: float) -> dict[str, Tensor]:
-    """Return the weights at a share of the way from the first to the last."""
+    """Return the weights at this share between the first (0) and the last (1)."""
     return {
         name: torch.lerp(value, last[name], share) if value.is_floating_point() else last[name]
         for name, value in first.items()

@@ -1,4 +1,4 @@
-"""Pictures along the way: what an objective shows of some validation images, one file per evaluation.
+"""Pictures during training: the objective's view of a few validation images, one file per evaluation.
 
 Shapes: B images of C channels.
 """

@@ -42,7 +42,7 @@ class RunPlan:
     """Parameters that are trained."""
     image_size: tuple[int, int]
     max_patches: int | None
-    """At native aspect ratio: the most patches of a picture."""
+    """The maximum number of patches per image, for models that keep the aspect ratio; None for others."""
     teacher: str | None
     teacher_size: tuple[int, int] | None
     num_images: Mapping[str, int]
@@ -59,11 +59,11 @@ class RunPlan:
     """Memory of that device, if it is a GPU."""
     micro_batch: int
     passes_per_step: int
-    """How many micro-batches make a process's share of the batch."""
+    """Number of micro-batches in a process's share of the batch."""
     seconds: float
     """Seconds of this network."""
     num_networks: int
-    """Networks like this one that the run trains: several if it cross-validates."""
+    """Number of networks like this one that the run trains; more than 1 if it cross-validates."""
     done_steps: int
     folder: RunFolder
 
@@ -128,18 +128,18 @@ def plan_of(
 def choose_micro_batch(
     recipe: Recipe, config: ModelConfig, *, processes: Processes, shard: bool, trained: int | None = None
 ) -> int | None:
-    """Return the recipe's micro-batch, else one that is predicted to fit if that cannot be tried; None is all.
+    """Return the recipe's micro-batch, or one that is predicted to fit; None means the whole share of the batch.
 
-    Images that are compared with each other stay together.
+    Objectives that compare images with each other keep the whole batch.
 
-    A machine without memory ends the process; of a sharded run no process can try alone. A GPU, alone or under DDP,
-    reports when it is full, and the loop halves the micro-batch then.
+    The prediction is for a CPU, where running out of memory ends the process, and for sharded runs, where no process
+    can try a size alone. Other runs on GPUs return None: the loop halves the micro-batch if memory runs out.
     """
     device = processes.device
     if recipe.training.micro_batch is not None or recipe.objective.compares_images:
         return recipe.training.micro_batch
     if device.type == "cpu":
-        # All memory, not the free memory: a resumed run must add up gradients in the same order.
+        # Total, not free memory: a resumed run must add up gradients in the same order.
         machine = memory_of(device)
         available = math.inf if machine is None else SHARE_OF_MACHINE * machine / processes.world_size
     elif device.type == "cuda" and shard and processes.world_size > 1:
@@ -226,6 +226,6 @@ def require_disk_space(
     if free < needed:
         raise CheckpointError(
             f"{folder} has {size_in_words(free)} free and the run needs {size_in_words(needed)}: {count} checkpoints "
-            f"of {size_in_words(checkpoint)}, one of them while it is written, and the model; free some space",
+            f"of {size_in_words(checkpoint)} (one is temporary) and the model; free some space",
             advice=[TryOption("out", "to write elsewhere")],
         )

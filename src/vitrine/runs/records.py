@@ -125,7 +125,7 @@ class TrainingResult(Result):
     accuracy: float | None
     """On the validation split, of the weights in `model`."""
     best_step: int | None = None
-    """The step of these weights: the one with the best evaluation, the last of equals."""
+    """The step of these weights: the one with the best evaluation, the last one if several are equal."""
     interval: tuple[float, float] | None
     """95 % interval of the accuracy (Wilson)."""
     mean_average_precision: Interval | None = None
@@ -140,9 +140,9 @@ class TrainingResult(Result):
     closed_form: ClosedFormScore | None = None
     """The head that was solved before training, scored on the training images."""
     start: Mapping[str, float] = field(default_factory=dict)
-    """Numbers of the evaluation before the first step, where there was one."""
+    """Numbers of the evaluation before the first step; empty without one."""
     contenders: tuple[Contender, ...] = ()
-    """The candidates of the run: the closed form, the trained head, the fine-tuned model, the one between."""
+    """The candidates of the run: the closed form, the trained head, the fine-tuned and the interpolated model."""
     num_folds: int = 0
     """Parts of the training images that were left out in turn, where a run is cross-validated."""
     seconds: float | None = None
@@ -161,11 +161,11 @@ class TrainingResult(Result):
     has_head: bool = True
     """Whether classes were learned."""
     trains_on_all: bool = False
-    """Whether the held-out images were trained on in the end, as after a sweep."""
+    """Whether the final model was also trained on the held-out images, as after a sweep."""
     skipped: tuple[str, ...] = ()
     """Files that cannot be read; listed in data.json."""
     classes_without_validation: tuple[str, ...] = ()
-    """Classes of which no image is held out, so that the accuracy says nothing about them."""
+    """Classes without a held-out image; the accuracy says nothing about them."""
     worst: tuple[tuple[str, float], ...] = ()
     """Classes with the lowest measure on the validation split, lowest first."""
     worst_by: ClassMeasure = "f1"

@@ -21,7 +21,7 @@ def begin_at_address(address: str, *, may_replace: bool, processes: Processes) -
 
 
 def resume_at_address(address: str) -> RunFolder:
-    """Fetch a run to continue it; whoever has trained it until now cannot write there any more."""
+    """Fetch a run to continue it; the process that trained it before can no longer write there."""
     return RunFolder(fetch_run(address, takes_over=launched().rank == 0))
 
 
@@ -42,7 +42,7 @@ def published(folder: RunFolder, processes: Processes) -> Iterator[None]:
 
 
 def share_run(folder: RunFolder, processes: Processes) -> None:
-    """Bring what the first process has written to the working folders of other machines."""
+    """Copy the files of the first process to the working folders of other machines."""
     address = on_first_process(lambda: address_of(folder.path), processes)
     if address is None or processes.world_size == 1:
         return

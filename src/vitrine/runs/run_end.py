@@ -114,7 +114,7 @@ def chosen_place(
     processes: Processes,
     is_start: bool,
 ) -> Place:
-    """Choose on the line from the closed form to the trained weights; `outputs` are those of its better end."""
+    """Choose the closed form, the trained weights or a mix; `outputs` are those of the better of the first two."""
     prefix = recipe.objective.weights_prefix
     state = newest_state(folder.last_checkpoint if is_start else folder.best_checkpoint)
     assert state is not None
@@ -223,7 +223,7 @@ def measure_trust(
     processes: Processes,
     left_out: LeftOut | None = None,
 ) -> None:
-    """Store beside the model how familiar pictures are to it; if that fails, report why and lose nothing else."""
+    """Store the statistics of "none of these" beside the model; if that fails, report why and keep the rest."""
     try:
         store_trust(
             folder.model, data.splits, device=processes.device, workers=execution.workers, left_out=left_out

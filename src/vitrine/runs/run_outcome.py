@@ -86,7 +86,7 @@ def between_name(share: float) -> str:
 
 
 def evaluation_at(folder: RunFolder, step: int | None) -> dict[str, float]:
-    """Return the numbers of the evaluation after some steps; empty where there was none."""
+    """Return the numbers of the evaluation after `step` steps; empty if there was none."""
     scores: dict[str, float] = {}
     for record in folder.read_metrics():
         if record["step"] == step:

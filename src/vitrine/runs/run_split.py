@@ -23,7 +23,7 @@ MOST_COMPARED = 20_000
 def split_groups(source: Source, by: str | None, *, workers: int) -> Indices:
     """Return the groups that a split keeps together: near-duplicates, and those that were asked for.
 
-    If none were asked for and groups look likely, report it: similar images on both sides make the score too good.
+    If none were asked for and groups look likely, report it: similar images on both sides make the score optimistic.
     """
     groups = [np.arange(len(source), dtype=np.int64)]
     if by is not None:
@@ -31,7 +31,7 @@ def split_groups(source: Source, by: str | None, *, workers: int) -> Indices:
     elif (likely := likely_grouping(source)) is not None:
         value, evidence = likely
         notice(
-            f"Images may belong together: {evidence}. If they are split, the score on held-out images is too good",
+            f"Images may belong together: {evidence}. If they are split, the score on held-out images is optimistic",
             advice=[TryOption("group", "to keep them on one side", value)],
         )
     if source.root is None:  # generated pictures

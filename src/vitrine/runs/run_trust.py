@@ -1,4 +1,4 @@
-"""The end of a run: what its model knows about its own limits, measured and stored beside the weights.
+"""The end of a run: the limits of its model, measured and stored beside the weights.
 
 The features of the training images (a sample of large sets) give the distance of "none of these", those of the
 held-out images its threshold, and their probabilities the prediction sets.
@@ -22,7 +22,7 @@ from vitrine.evaluation.prediction_sets import held_out_scores
 from vitrine.evaluation.trust import Trust, write_trust
 from vitrine.runtime.progress import quiet
 
-# Training images whose features are read: enough for means and covariances, and soon done.
+# Training images whose features are read: enough for means and covariances, and fast.
 MOST_IMAGES = 4000
 LEAST_PER_CLASS = 20
 # Held-out images whose scores are kept.

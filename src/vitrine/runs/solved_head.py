@@ -20,10 +20,10 @@ from vitrine.models import Model
 from vitrine.runs.records import ClosedFormScore, Contender, StartingModel
 from vitrine.runtime.processes import Processes, on_first_process
 
-# Images x features x classes from which on a head is solved on a GPU.
+# Minimum images x features x classes to solve a head on a GPU.
 LARGE = 5e7
 CLOSED_FORM, HEAD_ONLY = "closed form", "head only"
-# Scale of the solved head's logits when training starts from it; the place of a model is chosen whatever its scale.
+# Scale of the solved head's logits when training starts from it; the choice of the model does not depend on it.
 HEAD_SCALE = 1.0
 
 

@@ -27,7 +27,7 @@ from vitrine.runtime.progress import notice, quiet
 from vitrine.runtime.run_record import RunRecord
 from vitrine.spelling import some_of
 
-# Pictures are small if the model's size is this many times theirs; this many times theirs is suggested instead.
+# Pictures are small if the model enlarges them by the first factor; the suggested size enlarges them by the second.
 ENLARGED, SMALL_FACTOR = 3, 1.5
 # Below this size features tell little: pictures of 32 px lose 25 points at 48 px and 7 at 96 (docs/experiments.md).
 LEAST_SUGGESTED = 96
@@ -93,7 +93,7 @@ def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> Startin
 
     A variant's name gives fresh weights, drawn with the recipe's seed.
     """
-    # Even as many classes may be other classes: with the old head, training would start from its answers.
+    # An equal number of classes does not mean the same classes, so the old head is never kept as a whole.
     with seeded(recipe.training.seed):
         shape = InputShape(size=recipe.size, patch=recipe.patch, max_patches=recipe.max_patches)
         loaded = load(model, num_classes=num_classes, image_size=shape, new_head=True)
@@ -126,7 +126,7 @@ def suggest_smaller_size(pictures: tuple[int, int], config: ModelConfig) -> None
 def keep_known_classes(started: Model, model: str, classes: Sequence[str]) -> tuple[str, ...]:
     """Copy the rows of the old head whose classes have the name of a new one, and return these names.
 
-    A representation layer is replaced with the head, so that its rows would mean nothing without it.
+    Nothing is copied if the model has a representation layer: it is replaced too, so the old rows do not fit.
     """
     record = open_weights(model).record
     known = {name: number for number, name in enumerate(record.classes or ())}
@@ -195,7 +195,7 @@ def load_teacher(recipe: Recipe, student: ModelConfig) -> Teacher | None:
     opened = open_weights(request.weights)
     if opened.record.layout == "fresh":
         raise ConfigError(
-            f"{request.weights} has fresh weights, which teach nothing; use a run folder, a weights file or a hub id",
+            f"{request.weights} has fresh weights and cannot be a teacher; use a run folder, weights file or hub id",
             option="teacher",
         )
     loaded = load(

@@ -143,7 +143,7 @@ def make_loader(
     }
     if isinstance(view, TrainView) and is_resident(train, view, device):
         return ResidentLoader(train, view, **sharing)
-    # Beside a GPU, more than two threads compete for Python's lock with the one that launches kernels: on one H200
+    # Beside a GPU, more than two threads compete for the GIL with the one that launches kernels: on one H200
     # machine 15 threads read 841 images/s, 15 processes 3,351.
     is_busy = device.type == "cuda" and workers > 2
     kind: Literal["threads", "processes"] = "processes" if is_busy else "threads"
@@ -199,7 +199,7 @@ def answers_of(
 ) -> Callable[[Callable[[Tensor], Tensor], str], Tensor]:
     """Return the function that asks a teacher about every training image, or finds the answers of an earlier run.
 
-    Answers are kept by content: weights, preprocessing, data, precision and question.
+    The cache key is the content: weights, preprocessing, data, precision and question.
     """
 
     def answers(question: Callable[[Tensor], Tensor], output: str) -> Tensor:

@@ -37,7 +37,7 @@ from vitrine.training.task import Evaluate, Outcome, Task
 
 # Added to the seed for the weights that an objective adds: the model has drawn its own from the seed itself.
 OBJECTIVE_STREAM = 1 << 32
-# From this time on, a plan offers the closed form alone.
+# From this duration on, the plan suggests the closed form without training.
 LONG_SECONDS = 300
 
 

@@ -62,14 +62,14 @@ class SplitValidation:
         self.train, self.source, self.preprocess = data.train, data.validation, preprocess
         self.workers, self.processes, self.is_sharded = workers, processes, is_sharded
         world_size = processes.world_size
-        # Small enough to fit beside what training holds in memory.
+        # Small enough to fit into memory beside the training state.
         self.batch_size = max(min(batch_size, MOST_AT_ONCE * world_size) // world_size, 1)
         self.latest: Outputs | None = None
         self.best: Outputs | None = None
 
     @property
     def num_images(self) -> int:
-        """How many images there are."""
+        """Number of images."""
         return len(self.source)
 
     def keep_as_best(self) -> None:
@@ -247,7 +247,7 @@ def with_evaluations(recipe: Recipe, data: RunData) -> Recipe:
 
 
 def classes_without_validation(data: RunData) -> tuple[str, ...]:
-    """Name the classes of which so few images exist that none is held out."""
+    """Name the classes that have too few images for any to be held out."""
     train, val = data.train, data.validation
     if val is None:
         return ()

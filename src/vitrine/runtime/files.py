@@ -31,8 +31,8 @@ _TEMPORARY = re.compile(rf"\.(.{{1,{_NAME_LENGTH}}})\.[0-9a-f]{{{2 * _MARK_BYTES
 def write_atomically(path: Path, *, mode: str = "wb") -> Iterator[IO[Any]]:
     """Open a temporary file that takes the place of `path` when the block ends without an error.
 
-    A symbolic link stays, and the file that it names is replaced. A device, a pipe or an open file (`/dev/stdout`)
-    stays as well: it receives the content when the block has ended.
+    A symbolic link is kept, and the file that it names is replaced. A device, a pipe or an open file (`/dev/stdout`)
+    is kept too: it receives the content when the block has ended.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     text: dict[str, Any] = (

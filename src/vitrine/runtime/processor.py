@@ -17,10 +17,10 @@ CPUID_CODE = bytes.fromhex("53 89f8 89f1 0fa2 5b c3")
 
 
 def avoid_unusable_tiles() -> None:
-    """Disable AMX in oneDNN if the processor announces AMX but no tile palette; call before the first product.
+    """Keep oneDNN from using AMX if the processor reports no tile palette for it; call before the first product.
 
-    Hypervisors that hide CPUID leaf 0x1D do that. The oneDNN of torch 2.13 then configures empty tiles, and the first
-    product in bf16 kills the process with SIGILL (uxlfoundation/oneDNN#5801). An existing limit is kept.
+    Hypervisors that hide CPUID leaf 0x1D cause this. The oneDNN of torch 2.13 then configures empty tiles, and the
+    first product in bf16 kills the process with SIGILL (uxlfoundation/oneDNN#5801). An existing limit is kept.
     """
     if LIMIT not in os.environ and announces_tiles() and largest_tile_palette() == 0:
         os.environ[LIMIT] = BELOW_AMX

@@ -33,8 +33,8 @@ from vitrine.spelling import printable
 
 # Files up to this size are read into memory, so that the hashed bytes are uploaded even if the file grows meanwhile.
 _SMALL_BYTES = 32 * 2**20
-# Names of files that are being downloaded, and of the checkpoint before the last (training/saving.py), which nobody
-# needs beside a publication that is whole.
+# Names of files that are being downloaded, and of the checkpoint before the last (training/saving.py), which a
+# complete publication does not need.
 _DOWNLOAD, _OLDER = ".download", (".old", ".new")
 
 

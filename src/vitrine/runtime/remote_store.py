@@ -84,7 +84,7 @@ def matches_at(pattern: str) -> list[str]:
 
 
 def remote_stamp(address: str) -> tuple[int, str]:
-    """Return the bytes of a file at an address, and a text that changes with its content, or None."""
+    """Return the bytes of a file at an address, and a text that changes with its content; empty if unknown."""
     system, path = remote_system(address)
     try:
         facts = retried(lambda: dict(system.info(path)), address)

@@ -1,7 +1,7 @@
-"""The results of verbs: frozen records with a short repr, and a table in notebooks.
+"""The results of commands: frozen records with a short repr, and a table in notebooks.
 
 A result contains data, not text; the command line shows it with a view. In Python its repr names every field that
-has a value and abbreviates what is long: `PredictResult(model='box', num_pictures=3, predictions=<3 Prediction>)`.
+has a value and abbreviates long values: `PredictResult(model='box', num_pictures=3, predictions=<3 Prediction>)`.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ MOST_ITEMS = 3
 
 
 class Result:
-    """Base of the records that verbs return: `@dataclass(frozen=True, kw_only=True, repr=False)`."""
+    """Base of the records that commands return: `@dataclass(frozen=True, kw_only=True, repr=False)`."""
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={text}" for name, text in shown_fields(self))

@@ -49,7 +49,7 @@ def working_folder(address: str) -> Path:
 
 
 def state_file(folder: Path) -> Path:
-    """Return where the state of a working folder is kept: beside it."""
+    """Return the path of the state of a working folder, beside the folder."""
     return folder.with_name(folder.name + _STATE)
 
 

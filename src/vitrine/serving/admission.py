@@ -13,7 +13,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The bounds of one server; nothing that a client sends makes it hold more."""
+    """The limits of one server; no client can make it hold more."""
 
     upload_bytes: int = 16 * MIB
     """Bytes of one picture as it is sent."""
@@ -27,20 +27,20 @@ class Limits:
     """Bytes of all responses that clients have not read yet."""
     header_bytes: int = 16 * 1024
     read_seconds: float = 20.0
-    """For a whole request to arrive, and for a connection to be idle."""
+    """Time for a whole request to arrive, and maximum time that a connection may be idle."""
     stall_seconds: float = 5.0
-    """That a client may fall behind `bytes_per_second` while it uploads or reads a response."""
+    """Time that a client may lag behind `bytes_per_second` while it uploads or reads a response."""
     bytes_per_second: int = 16 * 1024
     answer_seconds: float = 60.0
-    """From the end of the upload to the response."""
+    """Time from the end of the upload to the response."""
     stop_seconds: float = 3.0
-    """That a stopping server waits for clients to send or read; it always finishes what is being computed."""
+    """Time that a stopping server waits for clients to send or read; it always finishes running computations."""
     target_seconds: float = 0.5
-    """Target latency: no batch is larger than what is computed within half of it."""
+    """Target latency: a batch is only as large as the server can compute within half of it."""
     batch: int = 32
-    """Most pictures in one batch, whatever the target allows."""
+    """Maximum pictures per batch, even if the target latency allows more."""
     connections: int = 1024
-    """Open at a time; one more closes the least recently active one that waits for its client."""
+    """Maximum open connections; one more closes the least recently active one that waits for its client."""
 
     @property
     def whole_pixels(self) -> int:
@@ -74,7 +74,7 @@ class RefusedError(VitrineError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Retry-After in whole seconds, where another try makes sense."""
+        """Retry-After in whole seconds, if a retry makes sense."""
         if self.retry_after is None:
             return {}
         return {"Retry-After": str(max(1, round(self.retry_after)))}
@@ -97,7 +97,7 @@ class Admission:
         self.is_refusing = False
 
     def begin_stop(self) -> None:
-        """Report that the server stops; requests that still arrive are answered."""
+        """Report that the server is stopping; requests that still arrive are answered."""
         self.is_stopping = True
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class Upload:
         self._bytes = 0
 
     def hold(self, count: int) -> None:
-        """Take `count` more bytes, or refuse where all uploads together would hold too much."""
+        """Take `count` more bytes, or refuse if all uploads together would hold too much."""
         admission = self._admission
         if admission.held_bytes + count > admission.limits.held_bytes:
             raise RefusedError(

@@ -1,7 +1,7 @@
 """Answers by the content of the picture: the same bytes sent to the same weights are computed once.
 
-Kept are rows of scores or features by the SHA-256 of the upload, never the upload. A reloaded model has a version of
-its own, so that no answer outlives the weights that gave it.
+The cache keeps rows of scores or features by the SHA-256 of the upload, never the upload itself. A reloaded model has
+a version of its own, so that no answer outlives the weights that gave it.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-# Of one entry beside its numbers: key, tensor and dictionary, rounded up.
+# Size of one entry beside its numbers: key, tensor and dictionary, rounded up.
 OVERHEAD_BYTES = 1024
 Key: TypeAlias = tuple[int, str, bytes]
 """Version of the model, name of the task, hash of the picture."""
@@ -20,14 +20,14 @@ Key: TypeAlias = tuple[int, str, bytes]
 
 @dataclass
 class CacheCounts:
-    """What the cache has been asked."""
+    """Lookups of the cache that found an answer, and that did not."""
 
     hits: int = 0
     misses: int = 0
 
 
 class AnswerCache:
-    """The least recently used answers are dropped beyond `max_bytes`; safe to use from several threads."""
+    """Answers up to `max_bytes`; the least recently used are dropped first. Safe to use from several threads."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -40,7 +40,7 @@ class AnswerCache:
         return len(self._rows)
 
     def key(self, version: int, task: str, data: bytes) -> Key:
-        """Return where the answer to a picture is kept."""
+        """Return the key of the answer to a picture."""
         return version, task, hashlib.sha256(data).digest()
 
     def get(self, key: Key) -> Tensor | None:

@@ -11,12 +11,12 @@ from vitrine.errors import ConfigError
 from vitrine.evaluation.number_line import half_width
 
 Wanted = Literal["logits", "features", "scores", "both"]
-"""`scores` are logits followed by the distance from the training images, where the model knows it; `both` are logits
-and features."""
+"""`scores` are logits followed by the distance from the training images, if the model has statistics for it; `both`
+are logits and features."""
 TOP = 5
-# Coverage of the interval of a number.
+# Default coverage of the interval of a number.
 DEFAULT_COVERAGE = 0.95
-# Probability from which a label applies, where a picture may have several.
+# Minimum probability of a label that applies, for models with several labels per picture.
 APPLIES = 0.5
 
 
@@ -37,23 +37,23 @@ class Prediction:
     name: str
     answers: tuple[Answer, ...] = ()
     labels: tuple[str, ...] | None = None
-    """With several labels per picture, those that apply: a probability of at least one half; None with one."""
+    """With several labels per picture, those with a probability of at least one half; None with one per picture."""
     error: str | None = None
     familiarity: float | None = None
-    """Share of held-out images that are at least as unlike the training images; None where that is unknown."""
+    """Share of held-out images that are at least as far from the training images; None if that is unknown."""
     none_of_these: bool | None = None
-    """Whether the picture is less like the training images than 95 % of the held-out ones, or than all of few."""
+    """Whether it is farther from the training images than 95 % of the held-out ones (than all, if they are few)."""
     number: float | None = None
     """The predicted number, from a model of numbers; it has no answers."""
     interval: tuple[float, float] | None = None
-    """Ends of the range that contains the true number with the coverage that was asked for, by default 0.95."""
+    """Ends of the range that contains the true number with the requested coverage [default: 0.95]."""
     prediction_set: tuple[str, ...] | None = None
-    """Classes that contain the true one with the coverage that was asked for, most likely first."""
+    """Classes that contain the true one with the requested coverage, most likely first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The model's output for consecutive pictures: (B, K) or (B, R) float32, and why some have none.
+    """The model's output for consecutive pictures: (B, K) or (B, R) float32, and the errors of unreadable ones.
 
     `start` is the number of the first picture; `failures` counts from there, and their rows are 0.
     """

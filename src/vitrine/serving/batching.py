@@ -20,7 +20,7 @@ from vitrine.serving.admission import UNAVAILABLE, RefusedError
 # Weight of the newest batch in the running mean of seconds per picture.
 NEWEST = 0.2
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
-# Activations of a batch take a few MiB each and are kept; a large decoded picture goes back to the system.
+# Activations of a batch take a few MiB each, and glibc keeps them; it returns a large decoded picture to the system.
 MMAP_BYTES = 2**26
 TRIM_BYTES = 2**28
 
@@ -44,7 +44,7 @@ class Task:
     run: Callable[[Sequence[Any]], Sequence[Any]]
     """Maps items to as many results."""
     max_batch: int
-    """Most items in one batch, whatever the time allows."""
+    """Maximum items per batch, even if the time allows more."""
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Every open connection: bounded in number, none silent for long, and a client that stops reading is cut off.
+"""Every open connection: their number and idle time are limited, and a client that stops reading is cut off.
 
 Whoever waits for its client (an idle connection, an upload, a response that is not being read) can be closed at any
 time; a connection whose request is being computed is never closed by the server.
@@ -26,11 +26,11 @@ if sys.platform != "win32":
     import resource
 
 TOO_LARGE_HINT = 431
-# Descriptors that stay free for everything but connections: weights of a run, records, the listening socket.
+# File descriptors reserved for everything but connections: weights of a run, records, the listening socket.
 SPARE_DESCRIPTORS = 64
-# Accepted in one turn of the event loop, which closes descriptors between two turns.
+# Connections accepted per turn of the event loop, which closes descriptors between two turns.
 ACCEPTED_PER_TURN = 16
-# Closed at once when descriptors run out all the same.
+# Connections closed at once if descriptors run out nevertheless.
 CLOSED_WHEN_EXHAUSTED = 16
 EXHAUSTED_PAUSE_SECONDS = 0.01
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -112,7 +112,7 @@ class ListeningSocket(socket.socket):
     """
 
     def __init__(self, family: int) -> None:
-        # asyncio sets TCP_NODELAY only where the protocol is named; without it each response waits 40 ms.
+        # asyncio sets TCP_NODELAY only if the protocol is named; without it each response waits 40 ms.
         super().__init__(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self.on_exhausted: Callable[[], int] = lambda: 0
         self._accepted = 0
@@ -136,7 +136,7 @@ class ListeningSocket(socket.socket):
         return self._accept_with_reserve(has_closed_others=self.on_exhausted() > 0)
 
     def _accept_with_reserve(self, *, has_closed_others: bool) -> tuple[socket.socket, Any]:
-        """Accept with the reserved descriptor; the new connection is closed where no other could be."""
+        """Accept with the reserved descriptor; the new connection is closed if no other can be."""
         if self._reserve is None:
             self._open_reserve()
             raise BlockingIOError
@@ -151,7 +151,7 @@ class ListeningSocket(socket.socket):
     def _open_reserve(self) -> None:
         try:
             self._reserve = os.open(os.devnull, os.O_RDONLY)
-        except OSError:  # others will close something; until then do not ask without a pause
+        except OSError:  # wait for others to close descriptors, without a busy loop
             time.sleep(EXHAUSTED_PAUSE_SECONDS)
 
     def _close_reserve(self) -> None:
@@ -166,7 +166,7 @@ class ListeningSocket(socket.socket):
 
 
 class Protocol(H11Protocol):
-    """HTTP/1.1 whose refusals are sentences and which waits for no client without end."""
+    """HTTP/1.1 that refuses requests with a sentence and waits for every client for a limited time only."""
 
     def __init__(self, *arguments: Any, open_connections: Connections, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -241,7 +241,7 @@ class Protocol(H11Protocol):
         self._watch_reader(unsent)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no HTTP, or headers without end, with one sentence."""
+        """Answer bytes that are not HTTP, or endless headers, with one sentence."""
         error = sys.exc_info()[1]
         if getattr(error, "error_status_hint", 400) == TOO_LARGE_HINT:
             status, reason = TOO_LARGE, b"Content Too Large"

@@ -1,6 +1,6 @@
-"""Which engine computes a served model: chosen at the start by measured time, and by its answers to real photos.
+"""Choose the engine of a served model at the start, by measured time and by its answers to real photos.
 
-Candidates are torch, onnxruntime and OpenVINO, where they are installed, in fp32; in bf16 and int8 too where there
+Candidates are torch, onnxruntime and OpenVINO, where they are installed, in fp32; in bf16 and int8 too if there
 are photos to check them with. An engine in fp32 must give torch's answers within rounding. One of lower precision may
 give another most likely class for at most one photo in a hundred: then it cannot lose more than a point of accuracy.
 """
@@ -42,9 +42,9 @@ IN_FP32: tuple[Candidate, ...] = (("onnxruntime", "fp32"), ("openvino", "fp32"))
 # OpenVINO ignores ranges that are taken from each batch, and computes such a file in fp32.
 REDUCED: tuple[Candidate, ...] = (("torch", "bf16"), ("openvino", "bf16"), ("onnxruntime", "int8"))
 BATCH, ROUNDS = 8, 4
-# Less is within the noise of the measurement and not worth a second copy of the weights.
+# A smaller gain is within the noise of the measurement and not worth a second copy of the weights.
 LEAST_GAIN = 0.05
-# Of the largest logit: kernels add in another order.
+# Maximum difference relative to the largest logit: kernels add in different orders.
 ROUNDING = 1e-3
 MOST_PHOTOS, FEWEST_PHOTOS = 200, 100
 MOST_CHANGED = 0.01
@@ -52,11 +52,11 @@ MOST_CHANGED = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """One candidate: what it costs, and why it was not taken."""
+    """One candidate: its time, and the reason if it was refused."""
 
     candidate: Candidate
     milliseconds: float | None = None
-    """Of a core, per picture."""
+    """Time of one core per picture."""
     refusal: str = ""
 
     def __str__(self) -> str:
@@ -71,12 +71,12 @@ class EngineTrial:
     wanted: EngineChoice
     threads: int
     photos: str | None = None
-    """Where pictures of the kind that will be served are, for bf16 and int8."""
+    """Folder of pictures like those that will be served; needed to try bf16 and int8."""
     chosen: dict[str, Candidate] = field(default_factory=dict)
-    """By the model's name."""
+    """The chosen engine by the model's name."""
 
     def applied(self, served: ServedModel) -> ServedModel:
-        """Return the model as it is served: computed by the engine that was asked for, or by the fastest."""
+        """Return the model as it is served: computed by the requested engine, or by the fastest."""
         if self.wanted in ("auto", "torch"):
             return served
         model, name = served.predictor.model, served.name
@@ -94,7 +94,7 @@ class EngineTrial:
         return self._fastest(served)
 
     def _again(self, served: ServedModel) -> ServedModel:
-        """Compute new weights by the engine of the earlier ones, or by torch where that fails now."""
+        """Compute new weights by the engine of the earlier ones, or by torch if that fails now."""
         candidate = self.chosen[served.name]
         if candidate == TORCH:
             return served
@@ -152,7 +152,7 @@ class EngineTrial:
         return served.computed_by(graph=runner, precision=precision)
 
     def _pictures(self, predictor: Predictor) -> list[Tensor]:
-        """Return the photos as pixels, where there are any and the model names classes."""
+        """Return the photos as pixels; empty without photos, or if the model does not predict classes."""
         if self.photos is None or predictor.num_classes is None or predictor.number_name is not None:
             return []
         source, _ = open_pictures([self.photos])
@@ -160,7 +160,7 @@ class EngineTrial:
         pictures = list(readable(predictor, (source.read(number).data for number in numbers if source)))
         if len(pictures) < FEWEST_PHOTOS:
             raise ConfigError(
-                f"must hold at least {FEWEST_PHOTOS} pictures, as one in a hundred may be classified otherwise; "
+                f"must hold at least {FEWEST_PHOTOS} pictures, because one in a hundred may change its class; "
                 f"{self.photos} holds {len(pictures)}",
                 option="photos",
             )
@@ -168,7 +168,7 @@ class EngineTrial:
 
 
 def readable(predictor: Predictor, pictures: Iterable[object]) -> Iterator[Tensor]:
-    """Decode what can be decoded."""
+    """Decode the pictures; skip those that cannot be read."""
     for picture in pictures:
         try:
             yield predictor.pixels(picture)  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ def spread(count: int) -> range:
 
 
 def costs_of(candidates: Mapping[Candidate, ServedModel]) -> dict[Candidate, float]:
-    """Measure the milliseconds of a core per picture, in turns, so that other load slows all of them alike."""
+    """Measure the milliseconds of a core per picture, in turns, so that other load slows all engines equally."""
     first = next(iter(candidates.values()))
     preprocess = first.predictor.preprocess
     generator = torch.Generator().manual_seed(0)
@@ -202,7 +202,7 @@ def costs_of(candidates: Mapping[Candidate, ServedModel]) -> dict[Candidate, flo
 def refusal_of(
     built: ServedModel, served: ServedModel, candidate: Candidate, pictures: Sequence[Tensor]
 ) -> str:
-    """Say why a candidate is not accurate enough, compared with torch in fp32; nothing where it is."""
+    """Return why a candidate is not accurate enough, compared with torch in fp32; empty if it is."""
     wanted: Literal["logits", "features"] = "logits" if served.predictor.num_classes else "features"
     if candidate[1] == "fp32":
         preprocess = served.predictor.preprocess

@@ -23,7 +23,7 @@ from vitrine.models.config import checked_layer
 from vitrine.serving.admission import UNREADABLE, RefusedError
 from vitrine.serving.predictor import Predictor
 
-# Bytes of all matrices in one response, before base64 turns three bytes into four.
+# Maximum bytes of all matrices in one response, before base64 turns three bytes into four.
 MATRIX_BYTES = 2**25
 
 

@@ -17,7 +17,7 @@ from vitrine.models.config import head_width
 from vitrine.runtime.files import parse_json
 
 FORMAT = "vitrine few-shot classifier"
-# Enough for 4096 features and a thousand classes at sixteen digits per weight.
+# Maximum file size: enough for 4096 features and a thousand classes at sixteen digits per weight.
 MOST_BYTES = 2**27
 
 

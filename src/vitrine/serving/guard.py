@@ -22,16 +22,16 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-# A watchdog has no key.
+# Health checks need no key.
 OPEN_PATHS = frozenset({"/health", "/ready", "/v2/health/live", "/v2/health/ready"})
 INFER = "/v2/models/{name}/infer"
 INFER_PATH = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/infer")
 REQUEST_ID = "X-Request-ID"
 CLOSE = (b"connection", b"close")
-# The ids that a client may give a request, so that it cannot forge a line of the log.
+# Request ids that are accepted from clients; others could forge a line of the log.
 SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 requests_log = logging.getLogger("vitrine.requests")
-"""One line of JSON per request, for whoever adds a handler; `vitrine.serve` with `log` does."""
+"""Logs one line of JSON per request if a handler is added; `vitrine.serve` with `log` adds one."""
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; object-src 'none'; "
@@ -62,7 +62,7 @@ class Guard:
     ) -> None:
         self.app, self.is_stopping, self.traces = app, is_stopping, traces
         self.header_bytes, self.hosts, self.root_path = header_bytes, hosts, root_path
-        # Several, separated by commas, while one takes the place of another.
+        # Several keys, separated by commas, allow replacing a key without downtime.
         keys = None if api_key is None else [key.strip().encode() for key in api_key.split(",")]
         self.api_keys = None if keys is None else [key for key in keys if key]
         self.known_paths, self.static_paths = known_paths, static_paths
@@ -115,13 +115,13 @@ class Guard:
             )
 
     def _trace(self, scope: Scope, label: str, identifier: str) -> RequestTrace | None:
-        """Begin to trace a request; neither probes nor the page's files are traced."""
+        """Begin to trace a request; health checks and the page's files are not traced."""
         if self.traces is None or scope["path"] in OPEN_PATHS or scope["path"] in self.static_paths:
             return None
         return self.traces.begin(scope, route=label, identifier=identifier)
 
     def _below_root(self, scope: Scope) -> Scope:
-        """Take the proxy's path away; proxies that have done so themselves are served alike."""
+        """Remove the proxy's path; proxies that already removed it work too."""
         path = scope["path"]
         if not self.root_path or not (path + "/").startswith(self.root_path + "/"):
             return scope
@@ -146,8 +146,8 @@ class Guard:
             )
         values = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
         if "content-length" in values and "transfer-encoding" in values:
-            # A proxy in front may believe the one and this server the other (RFC 9112, section 6.1).
-            return RefusedError(400, "a request has a Content-Length or a Transfer-Encoding, not both")
+            # A proxy might use one header and this server the other (request smuggling; RFC 9112, section 6.1).
+            return RefusedError(400, "a request must not have both a Content-Length and a Transfer-Encoding")
         return self._foreign(scope, values) or self._wrong_key(scope, values)
 
     def _foreign(self, scope: Scope, headers: dict[str, str]) -> RefusedError | None:
@@ -185,7 +185,7 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
 def log_request(
     scope: Scope, identifier: str, *, status: int, seconds: float, trace_id: str | None = None
 ) -> None:
-    """Log one request: never its query, which may hold anything."""
+    """Log one request: never its query, which may contain private data."""
     if not requests_log.isEnabledFor(logging.INFO):
         return
     client = scope.get("client")

@@ -104,7 +104,7 @@ def find(service: Service, name: str, version: str) -> ServedModel:
 def metadata_of(served: ServedModel) -> dict[str, Any]:
     """Return the metadata of a model."""
     preprocess, classes = served.predictor.preprocess, served.predictor.num_classes
-    is_dense = served.answers != "classes"  # whose answers this protocol does not carry
+    is_dense = served.answers != "classes"  # this protocol has no outputs for masks or boxes
     outputs = [] if is_dense else [{"name": "embedding", "datatype": "FP32", "shape": [-1, served.width]}]
     if classes and not is_dense:
         outputs += [
@@ -126,10 +126,10 @@ def metadata_of(served: ServedModel) -> dict[str, Any]:
 
 
 async def answer(service: Service, served: ServedModel, asked: InferenceRequest) -> Response:
-    """Compute what a request wants; its images share batches with those of others."""
+    """Compute the requested outputs; images of several requests share batches."""
     if served.answers != "classes":
         raise bad(
-            f"{served.name} answers with {served.answers}, which this protocol does not carry: use /locate"
+            f"{served.name} answers with {served.answers}, which this protocol does not support; use /locate"
         )
     wanted = require_outputs(served, asked)
     given = asked.images if asked.pixels is None else asked.pixels

@@ -1,4 +1,4 @@
-"""Where things are in an upload: the class of every pixel, or boxes of objects, as /locate returns them.
+"""Masks and boxes of an upload, as /locate returns them: the class of every pixel, or boxes of objects.
 
 Shapes: H x W pixels of the picture, K classes.
 """
@@ -24,13 +24,13 @@ from vitrine.models.dense.config import DenseConfig
 from vitrine.models.dense.windows import class_maps
 from vitrine.serving.predictor import Predictor
 
-# A mask of a larger picture is returned smaller, with its aspect ratio: four bytes per pixel and class are in memory.
+# Masks of larger pictures are scaled down, because computing one takes four bytes per pixel and class.
 MOST_MASK_PIXELS = 2**21
 WINDOWS_AT_ONCE = 2
 
 
 def locate_request(data: bytes, preprocess: Preprocess, *, has_boxes: bool, max_pixels: int) -> ReadPicture:
-    """Decode one upload to what the model reads, with the size of the picture."""
+    """Decode one upload to the model's input, with the size of the picture."""
     pixels: Pixels = preprocess.decode(data, name="the picture", max_pixels=max_pixels)
     facts = read_facts(data, name="the picture", max_pixels=max_pixels)
     resize = fitted if has_boxes else covering
@@ -63,7 +63,7 @@ def locate(predictor: Predictor, pictures: Sequence[ReadPicture]) -> list[dict[s
 
 
 def described_mask(classes: Map, predictor: Predictor, size: tuple[int, int]) -> dict[str, Any]:
-    """Return a mask as a PNG of class numbers, in colours with a clear background, and what covers how much."""
+    """Return a mask as a PNG of class numbers in colours, the background transparent, and the share of each class."""
     names = predictor.classes
     background, colours = background_of(names), class_colours(names)
     shares = np.bincount(classes.ravel(), minlength=len(names)) / classes.size

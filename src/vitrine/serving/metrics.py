@@ -17,7 +17,7 @@ SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 class Metrics:
-    """The figures that /metrics reports. Counting is safe from any thread."""
+    """The figures that /metrics reports; they can be updated from any thread."""
 
     def __init__(self, gauges: Mapping[str, tuple[str, Callable[[], float]]]) -> None:
         self.registry = CollectorRegistry()

@@ -1,7 +1,7 @@
 """The Open Inference Protocol, version 2: requests and responses, as KServe and Triton send and expect them.
 
 A request is JSON, or with the binary extension JSON followed by the tensors' bytes; the header
-`Inference-Header-Content-Length` tells where the JSON ends. Tensors are little-endian and row by row; each element of
+`Inference-Header-Content-Length` is the length of the JSON. Tensors are little-endian and row by row; each element of
 BYTES has its length before it, in four bytes.
 
 A model reads `image` (BYTES, one file per image) or `pixels` (FP32, normalised), and answers with the outputs below.
@@ -27,7 +27,7 @@ BAD_REQUEST = 400
 EXTENSIONS = ("binary_tensor_data", "model_repository")
 OUTPUTS = ("logits", "probabilities", "label", "embedding", "familiarity")
 ALWAYS = ("logits", "probabilities", "label")
-"""Outputs where a request names none."""
+"""Outputs of a request that names none."""
 EXPLAINED = "see /v2/models/NAME for the inputs and outputs of a model"
 
 
@@ -161,7 +161,7 @@ def _elements(data: bytes) -> tuple[bytes, ...]:
 
 
 def _count(shape: object) -> int | None:
-    """Return the number of elements of a shape; None where it is none."""
+    """Return the number of elements of a shape; None if it is not a valid shape."""
     if not (isinstance(shape, list) and shape and all(type(side) is int and side > 0 for side in shape)):
         return None
     count = 1
@@ -181,7 +181,7 @@ def _pixels(given: dict[str, Any], data: bytes | None) -> NDArray[np.float32]:
         except (TypeError, ValueError):
             raise bad(f"the data of {PIXELS} is not a list of numbers") from None
     elif len(data) % 4:
-        raise bad(f"{PIXELS} has {len(data)} bytes, which is no number of FP32 values")
+        raise bad(f"{PIXELS} has {len(data)} bytes, which is not a multiple of the 4 bytes of an FP32 value")
     else:
         values = np.frombuffer(data, dtype="<f4")
     if count != len(values):
@@ -199,7 +199,7 @@ def _wanted(request: dict[str, Any]) -> dict[str, bool]:
     if not outputs:
         return dict.fromkeys(ALWAYS, in_binary)
     if not (isinstance(outputs, list) and all(isinstance(one, dict) for one in outputs)):
-        raise bad(f"outputs is a list of objects with a name; {EXPLAINED}")
+        raise bad(f"outputs must be a list of objects with a name; {EXPLAINED}")
     wanted = {}
     for one in outputs:
         if one.get("name") not in OUTPUTS:

@@ -28,7 +28,7 @@ from vitrine.serving.live_run import LiveRun, load_unfinished, run_name
 from vitrine.serving.predictor import Predictor
 from vitrine.serving.served_model import ServedModel
 
-# Least cosine similarity of a picture's features from two engines: int8 weights stay above it, other weights do not.
+# Minimum cosine similarity of the features from two engines: int8 weights stay above it, different weights do not.
 MIN_SIMILARITY = 0.9
 MOST_MODELS = 16
 # A name before a source: cats=runs/cats.
@@ -38,7 +38,7 @@ LOOK_EVERY_SECONDS = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSlot:
-    """One model to serve: its name, its source and how it is opened."""
+    """One model to serve: its name, its source and the settings to open it."""
 
     name: str
     source: str
@@ -54,7 +54,7 @@ class ModelSlot:
     engine: EngineTrial
     classifier: Path | None
     backbones: Backbones
-    """Shared by all models of a server: adapters of one model hold its weights once."""
+    """Shared by all models of a server: adapters of the same base model share its weights."""
 
     def open(self, *, is_fresh: bool = False) -> ServedModel | None:
         """Open the model, or with `is_fresh` read its files again; None if its run has no weights yet."""
@@ -131,13 +131,13 @@ def open_models(
         raise ConfigError(f"must be 1 to {MOST_MODELS} models, got {len(sources)}", option="models")
     if onnx is not None and precision != "fp32":
         raise ConfigError(
-            f"must be fp32 beside an ONNX file, which has its own precision, got {precision}",
+            f"must be fp32 with an ONNX file, which has its own precision, got {precision}",
             option="precision",
         )
     if engine == "fastest" and (onnx is not None or precision != "fp32"):
-        raise ConfigError("fastest chooses file and precision itself; leave both away", option="engine")
+        raise ConfigError("fastest chooses file and precision itself; leave both out", option="engine")
     if photos is not None and engine != "fastest":
-        raise ConfigError("is for the engine that is chosen by a trial", option="photos")
+        raise ConfigError("has no effect unless engine is fastest", option="photos")
     trial = EngineTrial(wanted=engine, threads=threads, photos=photos)
     slots: list[ModelSlot] = []
     backbones = Backbones()
@@ -173,7 +173,7 @@ def open_models(
 
 
 def split_name(given: str) -> tuple[str | None, str]:
-    """Split `name=source`; a file that is called like that is a source."""
+    """Split `name=source`; an existing file with such a name is a source."""
     match = NAMED.fullmatch(given)
     if match is None or Path(given).expanduser().exists():
         return None, given
@@ -181,7 +181,7 @@ def split_name(given: str) -> tuple[str | None, str]:
 
 
 def unused_name(name: str, used: set[str]) -> str:
-    """Return the name, with a number where it is taken."""
+    """Return the name, with a number if it is taken."""
     numbered = (f"{name} ({number})" for number in range(2, MOST_MODELS + 1))
     return next(one for one in (name, *numbered) if one not in used)
 
@@ -251,7 +251,7 @@ class WeightsWatcher:
                 return
             self.on_weights(slot, served)
         except Exception as error:
-            # Whatever it is (out of memory beside the training, for example), the next weights may work.
+            # After any error (out of memory beside the training, for example), the next weights may work.
             notice(f"The weights of {slot.name} cannot be served: {error}")
             return
         self.awaited = tuple(other for other in self.awaited if other is not slot)

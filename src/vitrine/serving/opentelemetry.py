@@ -17,7 +17,7 @@ FIRST_SERVER_ERROR = 500
 
 
 class Traces:
-    """Begins a span per request; `close` sends what has not been sent."""
+    """Begins a span per request; `close` sends the remaining spans."""
 
     def __init__(self, provider: Any) -> None:
         self.provider, self.api = provider, part("trace")
@@ -80,5 +80,5 @@ def open_traces(address: str) -> Traces:
 
 
 def part(name: str) -> Any:
-    """Return a module of OpenTelemetry, or say what installs it."""
+    """Return a module of OpenTelemetry, or raise an error with the command that installs it."""
     return optional(f"opentelemetry.{name}", extra="otel", purpose="sending traces")

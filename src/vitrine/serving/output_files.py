@@ -19,10 +19,10 @@ from vitrine.serving.answers import Prediction
 from vitrine.spelling import printable
 
 STANDARD_OUTPUT = Path("-")
-"""In the place of a file: predictions as CSV on standard output."""
+"""Given in place of a file: predictions go to standard output as CSV."""
 PREDICTION_KINDS = (".csv", ".json", ".jsonl")
 FEATURE_KINDS = (".npy", ".parquet")
-# Most numbers in a column of lists with 32-bit offsets; 2.8 million rows of 768 are more.
+# Maximum numbers in a column of lists with 32-bit offsets; 2.8 million rows of 768 exceed it.
 _LONGEST_LIST = 2**31 - 1
 PARQUET_FILE = "a .parquet file"
 
@@ -55,8 +55,8 @@ def write_predictions(
 ) -> tuple[int, int]:
     """Write predictions as they arrive; return their number and the number of errors among them.
 
-    `has_labels` adds a column of labels that apply; `has_numbers` writes numbers and their ranges. A CSV with other
-    letters than ASCII begins with a byte order mark, without which Excel shows the wrong ones.
+    `has_labels` adds a column of labels that apply; `has_numbers` writes numbers and their ranges. A CSV with
+    non-ASCII characters begins with a byte order mark, without which Excel shows them wrongly.
     """
     counts = [0, 0]
 
@@ -120,7 +120,7 @@ def _csv(file: IO[str], predictions: Iterator[Prediction], top: int, *, has_labe
         for rank in range(1, top + 1)
         for word in ("predicted", "confidence")
     ]
-    # The first prediction shows what the model knows about its limits; an unreadable picture shows nothing.
+    # The first readable picture shows which of the optional columns the model supports.
     held: list[Prediction] = []
     extra: tuple[str, ...] = ()
     for prediction in predictions:
@@ -185,7 +185,7 @@ def _plain(prediction: Prediction) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# Columns for what a model knows about its limits, and how a value is written; empty for unreadable pictures.
+# Optional columns about a model's confidence, and how a value is written; empty for unreadable pictures.
 _EXTRA: dict[str, Callable[[Any], str]] = {
     "familiarity": lambda share: "" if share is None else f"{share:.4f}",
     "none_of_these": lambda flag: "" if flag is None else ("yes" if flag else "no"),

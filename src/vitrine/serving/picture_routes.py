@@ -57,7 +57,11 @@ def add_picture_routes(app: FastAPI, service: Service) -> None:
         logits: Annotated[bool, Query(description="Include all logits.")] = False,
         coverage: Annotated[
             float | None,
-            Query(gt=0, lt=1, description="Also return the classes that contain the true one so often."),
+            Query(
+                gt=0,
+                lt=1,
+                description="Also return the classes that contain the true one with this probability.",
+            ),
         ] = None,
     ) -> Response:
         """Classify a picture: its most likely classes with their probabilities."""
@@ -68,9 +72,9 @@ def add_picture_routes(app: FastAPI, service: Service) -> None:
     async def locate(
         request: Request,
         model: ModelName = None,
-        least: Annotated[float, Query(ge=0, le=1, description="Least score of a box.")] = 0.3,
+        least: Annotated[float, Query(ge=0, le=1, description="Minimum score of a box.")] = 0.3,
     ) -> Response:
-        """Find where things are, with a model of masks or boxes: the class of every pixel, or boxes of objects."""
+        """Locate objects with a model of masks or boxes: the class of every pixel, or a box per object."""
         return await respond(request, service, model, functools.partial(service.locate, least=least))
 
     @picture_route(app, "/embed", schemas.Embedded)
@@ -107,7 +111,7 @@ async def respond(
     model: str | None,
     compute: Callable[[ServedModel, bytes], Coroutine[Any, Any, Any]],
 ) -> JSONResponse:
-    """Read the picture within the limits and answer with what is computed from it."""
+    """Read the picture within the limits and answer with the result of `compute`."""
     with service.admission.upload() as upload:
         served = service.find(model)
         data = await read_upload(request.stream(), request.headers, limits=service.limits, upload=upload)

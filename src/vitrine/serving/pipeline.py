@@ -1,4 +1,4 @@
-"""What happens to one picture between the end of its upload and its result, off the event loop.
+"""The work on one picture between the end of its upload and its result, off the event loop.
 
 Decoding runs in a few threads, the model in others that batch; the event loop only waits. Nothing of an upload is
 kept: bytes and pixels are released with the response.
@@ -28,7 +28,7 @@ LARGE_PIXELS = 8_000_000
 
 
 def as_it_is(pixels: Tensor) -> Any:
-    """Return the pixels: what most tasks take."""
+    """Return the pixels unchanged: the input of most tasks."""
     return pixels
 
 
@@ -73,8 +73,8 @@ class Pipeline:
     ) -> Any:
         """Decode and compute an upload in threads; cancelling this cancels the work that has not begun.
 
-        `prepare` decodes to what the task takes, in place of the model's usual input. The answer comes from the cache
-        where the same bytes have had the same task, unless `item` or `prepare` is given.
+        `prepare` decodes to the input of the task if that is not the model's usual input. The answer comes from the
+        cache if the same bytes had the same task before, unless `item` or `prepare` is given.
         """
         result: Future[Any] = Future()
         cache = self.cache if item is as_it_is and prepare is None else None

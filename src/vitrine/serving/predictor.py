@@ -177,7 +177,7 @@ class Predictor:
         return self.scores(values["logits"], values["features"]) if "features" in values else values["logits"]
 
     def scores(self, logits: Tensor, features: Tensor) -> Tensor:
-        """Append the distance of features (B, R) to logits (B, K), where the model knows it."""
+        """Append the distance of features (B, R) to logits (B, K), if the model has statistics for it."""
         familiarity = self.trust.familiarity
         if familiarity is None:
             return logits
@@ -233,11 +233,11 @@ class Predictor:
         ]  # fmt: skip
 
     def half_width(self, coverage: float) -> float | None:
-        """Return half the width of the interval of a number; None where the model does not know its errors."""
+        """Return half the width of the interval of a number; None if the errors of the model are unknown."""
         return interval_half_width(self.trust.errors, coverage)
 
     def familiarity(self, scores: Tensor) -> tuple[Sequence[float | None], Sequence[bool | None]]:
-        """Return from scores (B, K + 1) how familiar each picture is, and whether it is none of the classes."""
+        """Return the familiarity of each picture from scores (B, K + 1), and whether it is none of the classes."""
         known = self.trust.familiarity
         if known is None or scores.shape[1] == self.num_classes:
             nothing = [None] * len(scores)
@@ -247,7 +247,7 @@ class Predictor:
 
     @property
     def false_alarms(self) -> float | None:
-        """The expected share of pictures of the classes that are marked as none of them; None without a mark."""
+        """The expected share of pictures of the classes that are wrongly marked as none of them; None if unknown."""
         return None if self.trust.familiarity is None else self.trust.familiarity.false_alarms
 
     def prediction_sets(self, logits: Tensor, *, coverage: float) -> list[tuple[str, ...]]:

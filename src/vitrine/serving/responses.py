@@ -47,7 +47,7 @@ def add_error_handlers(app: FastAPI) -> None:
     """Answer every error with one sentence in the same JSON."""
 
     def on_refusal(request: Request, error: Any) -> Response:
-        # The rest of a refused upload may still be arriving; only a new connection is clean.
+        # The rest of a refused upload may still be arriving, so the connection cannot be reused.
         close = {"Connection": "close"} if error.status in (REQUEST_TIMEOUT, TOO_LARGE) else {}
         return JSONResponse(error.body, status_code=error.status, headers={**error.headers, **close})
 

@@ -4,7 +4,7 @@ from pydantic import BaseModel, Field
 
 
 class Problem(BaseModel):
-    """Why a request was refused."""
+    """The reason why a request was refused."""
 
     error: str = Field(description="One sentence: what is wrong, and what to do.")
 
@@ -30,12 +30,12 @@ class Predicted(BaseModel):
     )
     familiarity: float | None = Field(
         default=None,
-        description="Share of held-out images that are at least as unlike the training images; null if unknown.",
+        description="Share of held-out images that are at least as far from the training images; null if unknown.",
     )
     none_of_these: bool | None = Field(
         default=None,
-        description="Whether the picture is less like the training images than 95 % of the held-out ones, or "
-        "than all of fewer than 19.",
+        description="Whether the picture is farther from the training images than 95 % of the held-out ones, or "
+        "than all of them if they are fewer than 19.",
     )
     prediction_set: list[str] | None = Field(
         default=None, description="Classes that contain the true one with the requested coverage."
@@ -80,7 +80,7 @@ class Box(BaseModel):
 
 
 class Located(BaseModel):
-    """Where things are in a picture."""
+    """The masks or boxes of a picture."""
 
     model: str
     answers: str = Field(description="masks or boxes")
@@ -105,7 +105,7 @@ class Matrix(BaseModel):
         description="Heads, queries (the output first, then all patches), keys (patches)."
     )
     maximum: list[list[float]] = Field(
-        description="Heads x queries: the attention that 255 stands for in each row."
+        description="Heads x queries: the attention that the value 255 means in each row."
     )
     data: str = Field(description="Bytes of this shape in base64.")
 
@@ -158,7 +158,7 @@ class ServedModel(BaseModel):
     """One served model."""
 
     name: str
-    title: str = Field(description="The name as people know it.")
+    title: str = Field(description="The display name.")
     answers: str = Field(description="classes (/predict), masks or boxes (/locate)")
     variant: str | None
     backend: str
@@ -182,8 +182,8 @@ class Limited(BaseModel):
     """The server's limits."""
 
     upload_bytes: int
-    pixels: int = Field(description="Most pixels of a JPEG.")
-    whole_pixels: int = Field(description="Most pixels of a picture in another format.")
+    pixels: int = Field(description="Maximum pixels of a JPEG.")
+    whole_pixels: int = Field(description="Maximum pixels of a picture in another format.")
     waiting: int
     target_seconds: float
 

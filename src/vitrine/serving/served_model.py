@@ -21,16 +21,16 @@ from vitrine.serving.fewshot_classifier import representation_width
 from vitrine.serving.location import locate, locate_request
 from vitrine.serving.predictor import Predictor
 
-# Pictures of which masks or boxes are computed at once.
+# Maximum pictures per batch for masks or boxes.
 MOST_LOCATED = 4
 
-# One for each model that is opened, so that a reloaded one is told from the earlier one.
+# Every opened model gets a number, which distinguishes a reloaded model from the earlier one.
 VERSIONS = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExplainRequest:
-    """A picture to explain, and which layers in what detail."""
+    """A picture to explain, the layers, and whether to return whole attention matrices."""
 
     pixels: Tensor
     layers: tuple[int, ...]
@@ -38,7 +38,7 @@ class ExplainRequest:
 
 
 class ServedModel:
-    """A predictor with a name and its tasks; an ONNX `graph` computes in its place where there is one."""
+    """A predictor with a name and its tasks; an ONNX `graph`, if given, computes in its place."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ServedModel:
         self.features = Task(
             name="features", run=lambda items: self.compute(items, wanted="features"), max_batch=max_batch
         )
-        # The same from the model's input, which a client made.
+        # The same from the model's input, as prepared by a client.
         self.tensor_scores = Task(
             name="scores",
             run=lambda items: self.compute(items, wanted="scores", is_normalised=True),
@@ -78,7 +78,7 @@ class ServedModel:
 
     @property
     def backend(self) -> str:
-        """What computes the model."""
+        """The engine that computes the model, with its version and precision."""
         if self.graph is None:
             return f"torch, {self.predictor.precision}"
         return f"{self.graph.version}, {self.precision}" if self.precision else self.graph.version
@@ -93,7 +93,7 @@ class ServedModel:
 
     @property
     def answers(self) -> str:
-        """What the model answers with: classes of pictures, masks or boxes."""
+        """The kind of the model's answers: classes of pictures, masks or boxes."""
         config = self.predictor.model.config
         return config.answers if isinstance(config, DenseConfig) else "classes"
 

@@ -28,12 +28,12 @@ except ImportError:
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 FREE_PORTS_TRIED = 20
 BACKLOG = 2048  # uvicorn's own
-# After the stop, for requests that are on their way over open connections.
+# Time after the stop for requests that are still arriving on open connections.
 LAST_REQUESTS_SECONDS = 0.5
 
 
 def bind(host: str, port: int) -> ListeningSocket:
-    """Open the listening socket; where the port is taken, suggest a free one."""
+    """Open the listening socket; if the port is taken, suggest a free one."""
     opened = ListeningSocket(_family(host))
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -103,7 +103,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer the accepted requests; after a few seconds wait for no client any more."""
+        """Answer the accepted requests; stop waiting for clients after a few seconds."""
         await self._last_requests(sockets or [])
         closing = asyncio.create_task(self._close_waiting())
         await super().shutdown(sockets)

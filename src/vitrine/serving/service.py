@@ -1,4 +1,4 @@
-"""The served models: what each route computes, which models there are, and their reloading."""
+"""The served models: the computation behind each route, the list of models, and their reloading."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ from vitrine.serving.pipeline import Pipeline
 from vitrine.serving.served_model import ExplainRequest, ServedModel
 from vitrine.spelling import nearest
 
-# Batches that measure the speed by which the first requests are batched.
+# Batches at the start that measure the speed for batching the first requests.
 WARM_UP_SIZES = (1, 1, 2)
 
 
@@ -156,7 +156,7 @@ class Service:
     async def explain(
         self, served: ServedModel, data: bytes, *, layers: str, with_matrix: bool
     ) -> dict[str, Any]:
-        """Return what the model attends to in an upload."""
+        """Return the attention of the model in an upload."""
         begin = time.perf_counter()
         if served.answers != "classes":
             raise RefusedError(
@@ -179,14 +179,16 @@ class Service:
         """Read a model again from its source; requests in flight keep the earlier one, new ones get the new one."""
         slot = self.slots.get(name)
         if slot is None:
-            raise RefusedError(UNREADABLE, f"{name} was not opened from a file, so it cannot be read again")
+            raise RefusedError(UNREADABLE, f"{name} was not opened from a file, so it cannot be reloaded")
         with self._reloading:
             try:
                 served = slot.open(is_fresh=True)
             except VitrineError as error:
                 raise RefusedError(UNREADABLE, f"the earlier weights are still served: {error}") from None
             if served is None:
-                raise RefusedError(UNREADABLE, "the earlier weights are still served: the run has none now")
+                raise RefusedError(
+                    UNREADABLE, "the earlier weights are still served: the run no longer has weights"
+                )
             self._warm_up(served)
             earlier = self.models.get(name)
             self.models = self.models | {name: served}  # keeps the order

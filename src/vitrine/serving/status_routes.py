@@ -15,7 +15,7 @@ from vitrine.version import __version__
 
 
 def add_content_routes(app: FastAPI, service: Service) -> None:
-    """Add the routes that describe what is served: the models and their figures."""
+    """Add the routes that describe the served models and their figures."""
 
     @app.get("/models", response_model=schemas.Served, responses=refusal_docs(401))
     async def models() -> Response:
@@ -64,7 +64,7 @@ def add_run_route(app: FastAPI, service: Service) -> None:
 
 
 def add_health_routes(app: FastAPI, service: Service) -> None:
-    """Add the routes for watchdogs and Prometheus."""
+    """Add the routes for health checks and Prometheus."""
 
     @app.get("/health", response_model=schemas.Health)
     async def health() -> Response:

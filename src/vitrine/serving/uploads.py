@@ -24,7 +24,7 @@ REQUEST_TIMEOUT = 408
 # A form is its picture, a boundary twice and a few lines.
 FORM_BYTES = 16 * 1024
 MOST_PARTS = 8
-# Bytes of a too large upload that are still read and dropped: a client reads a response only after it has sent all.
+# Bytes of a too large upload that are still read and dropped: most clients read the response after sending it all.
 DRAINED_BYTES = 2**26
 # A JPEG of a camera or a browser has about ten scans; each can cost as much as the whole picture.
 MOST_SCANS = 64
@@ -89,7 +89,7 @@ async def read_body(
 
 
 def _seconds_for(count: int, limits: Limits) -> float:
-    """Return when `count` bytes must have been followed by more, in seconds from the start of the upload."""
+    """Return the deadline for more than `count` bytes, in seconds from the start of the upload."""
     return min(limits.read_seconds, limits.stall_seconds + count / limits.bytes_per_second)
 
 
@@ -157,7 +157,7 @@ def is_jpeg(data: bytes) -> bool:
 
 
 def check_picture(data: bytes, *, max_pixels: int) -> None:
-    """Refuse, by the first bytes, anything that is no picture or that costs more than its size suggests."""
+    """Refuse anything that is not a picture, by its first bytes, or that costs more than its size suggests."""
     if is_jpeg(data):
         # After one scan with all components a decoder refuses a second; then the bytes need not be searched.
         scans = 1 if read_layout(data).can_stop else data.count(b"\xff\xda")

@@ -30,7 +30,7 @@ LAUNCH_SECONDS_A_LAYER = 3.5e-3
 LAUNCH_SECONDS_RECORDED = 2.5e-3
 # Building the model, moving the data, evaluating, writing.
 START_SECONDS = 2.0
-# A measurement of speed: five turns of half a second, and the search for the largest batch.
+# A measurement of speed: five repetitions of half a second, and the search for the largest batch.
 SPEED_SECONDS = 10.0
 
 

@@ -147,7 +147,7 @@ def point_at(results: Results, x: float | str, *, measure: str = "", **settings:
 
 
 def point_of(x: float | str, values: Sequence[float]) -> Point:
-    """Return the mean of some shares, in percent, as a point at `x`."""
+    """Return the mean of fractions, in percent, as a point at `x`."""
     mean, spread = mean_and_spread([100 * value for value in values])
     return Point(x=x, y=mean, spread=spread, seeds=len(values))
 

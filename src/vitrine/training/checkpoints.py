@@ -32,7 +32,7 @@ class Checkpoints:
     shard: bool
 
     def save(self, name: str, *, must: bool = False) -> bool:
-        """Save the state; if the disk is full, warn and continue, except at the end of the run."""
+        """Save the state; if the disk is full, warn and continue, unless `must` is set."""
         path = self.folder / name
         try:
             save_state(self.state, path, processes=self.processes, shard=self.shard, keeps_old=name == LAST)

@@ -1,4 +1,4 @@
-"""How several processes train one model: DDP, or FSDP2 where the weights are sharded."""
+"""How several processes train one model: DDP, or FSDP2 if the weights are sharded."""
 
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh

@@ -78,7 +78,7 @@ class ScheduleFreeAverages:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """Every weight and buffer of the model, averaged where it is trained."""
+        """Every weight and buffer of the model, averaged if it is trained."""
         return {name: value.detach() for name, value in self._model.state_dict().items()} | dict(
             self._optimizer.averages()
         )

@@ -124,7 +124,7 @@ class _ContentsUnpickler(pickle._Unpickler):
 
 
 def _fields(record: Any, name: str) -> dict[str, Any]:
-    """Return the fields of a record that stands for the class called `name`."""
+    """Return the fields of a record read in place of the class called `name`."""
     if not isinstance(record, _Record) or record.name != name:
         kind = record.name if isinstance(record, _Record) else type(record).__name__
         raise CheckpointError(f"it contains {kind} instead of {name}")

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return this process's rows of a sharded tensor, to read or to change in place; any other tensor as it is."""
+    """Return this process's rows of a sharded tensor, to read or to change in place; any other tensor unchanged."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

@@ -251,7 +251,7 @@ def test_a_shard_that_the_index_names_and_nobody_has_says_so(server: Any) -> Non
     (server.folder / "model.safetensors").unlink()
     index = {"metadata": {}, "weight_map": {"head.weight": "model-00001-of-00002.safetensors"}}
     (server.folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match=r"model-00001-of-00002.safetensors.*is not there"):
+    with pytest.raises(CheckpointError, match=r"model-00001-of-00002.safetensors.*is not in the repository"):
         load("owner/model")
 
 

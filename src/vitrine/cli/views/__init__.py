@@ -15,9 +15,9 @@ and `glued(path)` of `vitrine.cli.command_line` write what must not be broken. N
 shell quoting, escape sequences in names, wide characters and the way in which vitrine was called are handled where
 lines are printed. A view reads fields; it computes nothing that another reader of the record would want.
 
-Records sent with `vitrine.runtime.progress.present` before the work begins (a plan) are shown alike: register the
-class in `PRESENTED` with the function that makes its lines. Errors and notices need no view: they carry a sentence,
-`option` and `advice`.
+Records sent with `vitrine.runtime.progress.present` before the work begins (a plan) are shown in the same way:
+register the class in `PRESENTED` with the function that makes its lines. Errors and notices need no view: they
+carry a sentence, `option` and `advice`.
 
 `--json` prints the fields of the same record, without any view (`vitrine.cli.running`).
 """

@@ -10,7 +10,7 @@ from vitrine.spelling import counted
 
 
 def lines(result: BenchResult) -> Iterator[Line]:
-    """Show one row per size, batch and model, then what the floor means and what was not measured."""
+    """Show one row per size, batch and model, then the meaning of the floor and the missing measurements."""
     compiled = ", compiled" if result.is_compiled else ""
     beside = f", compared with timm {result.timm}" if result.timm else ""
     yield f"{result.model} on {result.device}, {result.precision}{compiled}, torch {result.torch}{beside}"
@@ -53,7 +53,7 @@ def row(speed: Speed, result: BenchResult) -> list[str]:
 
 
 def notes(result: BenchResult) -> Iterator[str]:
-    """State what was changed or not measured."""
+    """State which sizes were changed and which speeds were not measured."""
     if result.moved_sizes:
         moved = ", ".join(f"{side} to {new}" for side, new in result.moved_sizes.items())
         yield f"Sizes changed to ones that the patches tile: {moved}"

@@ -12,14 +12,14 @@ from vitrine.spelling import counted
 # The table on the terminal stays on one screen; the page has all classes.
 MOST_CLASSES = 20
 MOST_ISSUES = 12
-# The first thing to do about problems with which training refuses to start.
+# The first step for problems that keep training from starting.
 FIRST = {
     "single class": "add a folder with images of another class",
 }
 
 
 def plan_lines(plan: CheckPlan) -> Iterator[Line]:
-    """Show what will be read."""
+    """Show the data that will be read."""
     yield f"Plan: read {counted(plan.num_images, 'image')} of {plan.data}; write to {glued(plan.out)}"
 
 
@@ -90,7 +90,7 @@ def suspect_lines(result: CheckResult) -> Iterator[Line]:
 
 
 def next_step(result: CheckResult) -> Line:
-    """Name the next command, after what training would refuse to start with."""
+    """Name the next command, after the fixes that training needs."""
     first = next((todo for problem, todo in FIRST.items() if problem in result.problems), "")
     if not any(result.counts.values()):
         first = "put the images of each class into a folder with its name"

@@ -1,4 +1,4 @@
-"""How `vitrine convert` shows what it did to each tensor, and its proof."""
+"""How `vitrine convert` shows the change of each tensor, and its proof."""
 
 import re
 from collections.abc import Iterator

@@ -30,7 +30,7 @@ def lines(
 
 
 def mask_lines(result: MaskEvaluation) -> Iterator[Line]:
-    """Show mean IoU, the worst classes and what is confused."""
+    """Show mean IoU, the worst classes and the confused classes."""
     yield f"{result.model} on {result.data} ({result.split}): {counted(result.num_images, 'picture')}"
     yield (
         f"Mean IoU {100 * result.mean_iou:.2f} %, pixel accuracy {100 * result.pixel_accuracy:.2f} %, mean accuracy "
@@ -123,7 +123,7 @@ def number_lines(number: NumberFigures) -> Iterator[Line]:
 
 
 def claim(result: EvaluateResult) -> str:
-    """Compare how often the model is right with what it claims."""
+    """Compare the accuracy of the model with its confidence."""
     if result.top1 is None or result.mean_confidence is None:
         return ""
     return f": {compared(result.mean_confidence, result.top1)} ({100 * result.mean_confidence:.0f} %)"

@@ -14,7 +14,7 @@ from vitrine.spelling import counted, duration, some_of
 
 # Fine-tuning a closed form of 28 to 81 % added 2 to 14 points, one of 99 % lost 2 (docs/experiments.md).
 HARD_TO_BEAT = 0.95
-# With fewer images, the expected calibration error measures their number.
+# With fewer images, the expected calibration error depends mainly on their number.
 LEAST_FOR_ERROR = 100
 MEASURES: dict[ClassMeasure, str] = {"f1": "F1", "average_precision": "average precision"}
 
@@ -166,7 +166,7 @@ def calibration_lines(result: TrainingResult) -> Iterator[Line]:
 
 
 def few_held_out_lines(result: TrainingResult) -> Iterator[Line]:
-    """Say what "none of these" can promise with few held-out images."""
+    """State how reliable "none of these" is with few held-out images."""
     count = result.num_validation
     if 0 < count < LEAST_HELD_OUT and not result.num_kept_classes:
         yield (

@@ -11,7 +11,7 @@ MOST_UNREADABLE_SHOWN = 5
 
 
 def plan_lines(plan: InspectPlan) -> Iterator[Line]:
-    """Show which model is looked at on which images."""
+    """Show the model that is inspected, and on which images."""
     size = "x".join(map(str, plan.size))
     images = "no images"
     if plan.num_images:

@@ -1,4 +1,4 @@
-"""How `vitrine merge` shows what is there of a job."""
+"""How `vitrine merge` shows the parts of a job."""
 
 from collections.abc import Iterator
 

@@ -8,7 +8,7 @@ from vitrine.spelling import counted, duration
 
 
 def plan_lines(plan: RunPlan) -> Iterator[Line]:
-    """Show what a run will do, on what, and what it needs."""
+    """Show the data, model and settings of a run, with its time and memory."""
     training = plan.training
     yield (
         f"Plan: {plan.model}, {plan.num_parameters:,} parameters, {aim_of(plan)}, "
@@ -40,7 +40,7 @@ def time_of(plan: RunPlan) -> str:
 
 
 def aim_of(plan: RunPlan) -> str:
-    """Write what is learned."""
+    """Describe the classes or the objective, and the weights that are trained."""
     aim = f"objective {plan.objective}"
     if plan.num_classes:
         aim = f"{'a new head for ' if plan.has_new_head else ''}{plan.num_classes} classes"

@@ -12,7 +12,7 @@ from vitrine.spelling import counted
 
 
 def lines(result: VtabResult) -> Iterator[Line]:
-    """Show every task by group, the mean with the paper's, and the missing tasks."""
+    """Show every task by group, the mean beside the paper's, and the missing tasks."""
     scores = result.scores
     yield f"VTAB-1k, {scores.protocol} protocol, {scores.model}: {scores.count} tasks"
     for group in GROUPS:

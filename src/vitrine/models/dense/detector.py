@@ -20,7 +20,7 @@ PRIOR = 0.01
 OUTPUT_STD = 0.01
 # A new model's boxes reach this many cells to each side, like RetinaNet's anchors, so each level has its own scale.
 REACH = 4.0
-# Largest absolute logarithm of a box's size relative to that.
+# Largest logarithm of a distance relative to that.
 MOST_LOG = 5.0
 
 

@@ -97,7 +97,7 @@ class EoMT(DenseModel):
         return self.read(tokens, grid)
 
     def places(self, tokens: Tensor, grid: tuple[int, int]) -> Rotation | None:
-        """Return the rotation of queries and tokens (B, Q + T, D), where the ViT has one; queries are not turned."""
+        """Return the rotation of queries and tokens (B, Q + T, D), if the ViT has one; queries are not rotated."""
         rotary = self.vit.rotary
         return (
             None

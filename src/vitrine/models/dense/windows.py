@@ -94,7 +94,7 @@ def picture_scores(
 def most_likely(scores: Tensor, size: tuple[int, int]) -> Tensor:
     """Return the class with the highest score of every pixel of a picture: (K, h, w) to (H, W) uint8.
 
-    Scores are enlarged bilinearly, a few classes at a time where the picture is large.
+    Scores are enlarged bilinearly, a few classes at a time if the picture is large.
     """
     step = max(MOST_NUMBERS // (size[0] * size[1]), 1)
     best = torch.full(size, -math.inf, device=scores.device)

@@ -3,7 +3,7 @@
 Scales are computed in the step itself, so nothing is kept between steps: a weight's scale from its largest entry, a
 gradient's from a sample of its rows with headroom (e5m2 spans 2^30); the tokens' scale is fixed (after LayerNorm and
 GELU, values are of order one). Values outside are clamped to the largest number. The hardware multiplies rows by
-rows only, so the weights' gradients need transposed copies: one pass over bytes.
+rows only, so the weights' gradients need transposed copies: one pass over one byte per value.
 
 Shapes: B images, N tokens, D width; R = B N rows.
 """

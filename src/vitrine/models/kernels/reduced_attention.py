@@ -1,7 +1,7 @@
 """Attention from many queries to at most 64 keys, as in pyramids: all keys of a head fit into one program.
 
-General kernels loop over keys, add up the queries' gradients in fp32 memory and want queries in an order of their
-own. Here each program holds the keys and values of a head and loops over queries, read and written where the
+General kernels loop over keys, add up the queries' gradients in fp32 memory and need queries in another order
+in memory. Here each program holds the keys and values of a head and loops over queries, read and written where the
 projections have them.
 
 Shapes: B images, N queries, S keys, H heads, K channels per head; q is (B, N, H K), `kv` is (B, S, 2, H, K).

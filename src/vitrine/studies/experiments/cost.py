@@ -137,5 +137,5 @@ STUDY = Study(
     findings=findings,
     charts=charts,
     measure="images_per_second",
-    departures="Inference on one device; each measurement runs alone, however many runs are allowed at a time.",
+    departures="Inference on one device; each measurement runs alone, even if several runs are allowed at a time.",
 )

@@ -80,7 +80,7 @@ def run_of(
     setup: Setup, name: str, teacher: Run, *, group: str, rate: float, role: Role = "measured", share: float = 1.0,
     needs_rate: str = "",
 ) -> Run:  # fmt: skip
-    """Return a run of one method, as long as the compute of a share of the plain ViT's run."""
+    """Return a run of one method with the compute of a fraction of the plain ViT's run."""
     is_taught = name == TAUGHT
     made = recipe(
         setup, name, math.ceil(share * steps(setup) / weight(name, setup.scale, setup.num_classes)), rate=rate
