@@ -1,5 +1,7 @@
 """The browser that tests drive pages with."""
 
+import atexit
+import functools
 import shutil
 import time
 from collections.abc import Iterator
@@ -19,13 +21,20 @@ SOFTWARE_WEBGPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
 @contextmanager
 def open_browser(*options: str) -> Iterator[Any]:
     """Open Chromium for the block, with a camera that shows a test picture."""
+    camera = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+    opened = driver().chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *camera, *options])
+    yield opened
+    opened.close()
+
+
+@functools.cache
+def driver() -> Any:
+    """Start Playwright once: a thread can hold one of them, and several browsers."""
     from playwright.sync_api import sync_playwright
 
-    camera = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
-    with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *camera, *options])
-        yield opened
-        opened.close()
+    started = sync_playwright().start()
+    atexit.register(started.stop)
+    return started
 
 
 def until(page: Any, expression: str, *, seconds: float = 15) -> None:

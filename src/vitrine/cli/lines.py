@@ -34,7 +34,7 @@ class Wrote:
 class Next:
     """A command to run next; several in a row are alternatives, `Next:` before the first and `or:` before the others.
 
-    `Next("inspect", ("runs/1", "./photos"), note="what it looks at")`
+    `Next("inspect", ("runs/1", "./photos"), note="attention and other figures")`
     """
 
     verb: str

@@ -141,7 +141,7 @@ def _start_onnxruntime(path: Path, threads: int) -> Started:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # whatever it raises says that it cannot read the file
+    except Exception as error:  # any exception means that the file cannot be read
         raise CheckpointError(f"onnxruntime cannot open {path}: {_first_line(error)}") from error
     [graph_input] = session.get_inputs()
     outputs = tuple(output.name for output in session.get_outputs())
@@ -165,7 +165,7 @@ def _start_openvino(path: Path, threads: int, *, is_bf16: bool) -> Started:
     }
     try:
         compiled = openvino.Core().compile_model(path, "CPU", settings)
-    except Exception as error:  # whatever it raises says that it cannot read the file
+    except Exception as error:  # any exception means that the file cannot be read
         raise CheckpointError(f"openvino cannot open {path}: {_first_line(error)}") from error
     names = tuple(output.any_name for output in compiled.outputs)
     shape = tuple(size.get_length() for size in list(compiled.inputs[0].partial_shape)[1:])

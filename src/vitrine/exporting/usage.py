@@ -1,6 +1,6 @@
 """How to run an export: a snippet for each target, from a photo to the names of its classes.
 
-Each runs as it stands in the folder of the export, beside a photo.jpg, and only some of them need Vitrine.
+Each runs unchanged in the folder of the export, beside a photo.jpg; only some of them need Vitrine.
 """
 
 from vitrine.checkpoints.record import Record

@@ -213,7 +213,7 @@ def logging_requests(path: Path | None) -> Iterator[None]:
 
 @contextmanager
 def tracing_requests(address: str | None) -> Iterator[Traces | None]:
-    """Send traces to a collector for the block, where there is one."""
+    """Send traces to a collector for the length of the block, if one is given."""
     if address is None:
         yield None
         return

@@ -37,7 +37,7 @@ def for_uneven_classes(train: Source, recipe: Recipe) -> Recipe:
     counts = [int(count) for count in train.counts() if count]
     notice(
         f"Classes are uneven, {min(counts):,} to {max(counts):,} images: the loss is logit-adjusted, so that every "
-        "class counts alike",
-        advice=[TryOption("set", "to count every image alike", "objective.logit_adjustment=0")],
+        "class counts equally",
+        advice=[TryOption("set", "to weight every image equally", "objective.logit_adjustment=0")],
     )
     return replace(recipe, objective=replace(objective, logit_adjustment=1.0))

@@ -144,7 +144,7 @@ def files_of(report: ScanReport, *, skipped: tuple[str, ...]) -> FileFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class _Opening:
-    """How the splits of a run are opened, by every process alike."""
+    """The settings with which every process opens the splits of a run."""
 
     address: str
     options: DataOptions
@@ -154,7 +154,7 @@ class _Opening:
     split_file: Path | None
 
     def open(self) -> dict[str, Source]:
-        """Open the splits, divided as the split file says where there is one."""
+        """Open the splits; a split file, if there is one, decides how images are divided."""
         options = self.options
         return open_splits(
             self.address,

@@ -97,7 +97,7 @@ def evaluation_at(folder: RunFolder, step: int | None) -> dict[str, float]:
 
 
 def with_report(result: TrainingResult, report: RunReport | None) -> TrainingResult:
-    """Add what the page of a run has measured, where there is one."""
+    """Add the measurements of the run's page, if there is one."""
     if report is None:
         return result
     return dataclasses.replace(

@@ -131,7 +131,7 @@ def require_pairs(recipe: Recipe, processes: Processes) -> None:
 def make_loader(
     train: Source, preprocess: Preprocess, recipe: Recipe, *, workers: int, processes: Processes
 ) -> Loader | ResidentLoader:
-    """Return the loader of training batches; whoever trains closes it."""
+    """Return the loader of training batches; the caller closes it."""
     view, device = training_view(recipe, preprocess), processes.device
     sharing: dict[str, Any] = {
         "batch_size": recipe.training.batch_size,

@@ -38,7 +38,7 @@ from vitrine.training.task import Evaluate
 
 # Images whose representations are measured, per split: enough for a point of accuracy, seconds of work.
 MOST_PROBED = 2000
-# Masks and views of an evaluation are drawn from this seed, whatever the seed of the run.
+# Masks and views of an evaluation are drawn from this seed, independently of the run's seed.
 EVALUATION_SEED = 0
 # Name of the number that decides which weights of a classifier are kept.
 CALIBRATED_LOSS = "calibrated_loss"

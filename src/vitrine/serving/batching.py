@@ -26,7 +26,7 @@ TRIM_BYTES = 2**28
 
 
 class Trace(Protocol):
-    """One request that is being traced: its stages are recorded by whoever does the work, in any thread."""
+    """One request that is being traced: each stage is recorded by the thread that does the work."""
 
     def record(self, name: str, begin: int, end: int, attributes: Mapping[str, str | int]) -> None:
         """Record a stage, from `begin` to `end` in nanoseconds since 1970."""

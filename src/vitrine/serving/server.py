@@ -86,7 +86,7 @@ class Server(uvicorn.Server):
         kinds = (signal.SIGINT, signal.SIGTERM)
         try:
             before = {kind: signal.signal(kind, self.handle_exit) for kind in kinds}
-        except ValueError:  # not the main thread: whoever started the server sets should_exit
+        except ValueError:  # not the main thread: the starter of the server sets should_exit
             yield
             return
         try:

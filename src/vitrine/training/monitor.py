@@ -110,6 +110,8 @@ class Monitor:
         training = self.training_accuracy
         if accuracy is None or training is None or training - accuracy < self.next_gap:
             return None
+        if len(self.losses) < FEWEST:  # the first records are of few images
+            return None
         gap = training - accuracy
         self.next_gap = gap + NEXT_GAP
         return (

@@ -62,11 +62,14 @@ def test_overfitting_is_reported_once_with_the_step_of_the_least_validation_loss
 
 
 def test_accuracies_far_apart_are_reported_and_again_only_when_further() -> None:
-    monitor, reports = Monitor(), []
+    monitor, said = Monitor(), []
+    monitor.after_log({"step": 1, "loss": 1.0, "gradient_norm": 1.0, "accuracy": 1.0})
+    assert monitor.after_evaluation(1, {"accuracy": 0.1}) is None  # too early to tell
+    assert sentences([1.0] * 8, monitor) == []
     for training, validation in ((0.6, 0.5), (0.9, 0.65), (0.92, 0.65), (0.99, 0.6)):
         monitor.after_log({"step": 10, "loss": 1.0, "gradient_norm": 1.0, "accuracy": training})
-        reports.append(monitor.after_evaluation(10, {"accuracy": validation}))
-    numbers = [report and re.findall(r"\d[\d.]*", report) for report in reports]
+        said.append(monitor.after_evaluation(10, {"accuracy": validation}))
+    numbers = [report and re.findall(r"\d[\d.]*", report) for report in said]
     assert numbers == [None, ["90.0", "65.0", "25"], None, ["99.0", "60.0", "39"]]
 
 

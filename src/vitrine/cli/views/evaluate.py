@@ -79,7 +79,7 @@ def parts_lines(result: PartsEvaluation) -> Iterator[Line]:
 
 
 def shown(value: float) -> str:
-    """Write a share in percent, or a dash where there is none."""
+    """Write a share in percent; a dash for None."""
     return f"{100 * value:.2f} %" if value >= 0 else "-"
 
 

@@ -46,7 +46,7 @@ def lines(result: TrainingResult) -> Iterator[Line]:
     if result.report is not None:
         yield Wrote(result.report, "curves, mistakes, attention")
     if result.data and Path(result.data).exists():
-        yield Next("inspect", (result.folder, result.data), note="what it looks at")
+        yield Next("inspect", (result.folder, result.data), note="attention and other figures")
         yield Next("predict", (result.folder, "PICTURES"), note="files, folders, patterns")
     else:
         yield Next("predict", (result.folder, "PICTURES"))

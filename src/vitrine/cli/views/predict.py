@@ -61,7 +61,7 @@ def class_lines(result: PredictResult) -> Iterator[Line]:
     if len(result.predictions) > 1:
         yield NextStep(f"the same command with {option('out', 'predictions.csv')}")
     else:
-        yield Next("inspect", (result.model, result.first), note="what the model looked at")
+        yield Next("inspect", (result.model, result.first), note="attention and other figures")
 
 
 def mask_lines(result: MaskPredictions) -> Iterator[Line]:

@@ -9,7 +9,7 @@ TYPES = {".js": "text/javascript", ".wasm": "application/wasm", ".json": "applic
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serve files with the types that browsers insist on, whatever this machine has registered."""
+    """Serve files with the content types that browsers require, regardless of this machine's settings."""
 
     def guess_type(self, path: str) -> str:  # type: ignore[override]
         """Return the type of a file."""
