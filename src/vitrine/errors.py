@@ -76,16 +76,25 @@ PYTHON = PythonSpelling()
 class VitrineError(Exception):
     """One sentence: what is wrong with the given value, and what to do.
 
-    The command line prints it without a traceback and exits with `exit_code`.
+    The command line prints it without a traceback and exits with `exit_code`. `suggestions` are the known names or
+    existing paths most like a misspelt one, best first, as the sentence shows them.
     """
 
     exit_code = 2
 
-    def __init__(self, problem: str, *, option: str | None = None, advice: Sequence[Advice] = ()) -> None:
+    def __init__(
+        self,
+        problem: str,
+        *,
+        option: str | None = None,
+        advice: Sequence[Advice] = (),
+        suggestions: Sequence[str] = (),
+    ) -> None:
         super().__init__(problem)
         self.problem = problem
         self.option = option
         self.advice = tuple(advice)
+        self.suggestions = tuple(suggestions)
 
     def __str__(self) -> str:
         return self.text(PYTHON)

@@ -41,7 +41,8 @@ class PictureEstimator:
         for name, value in options.items():
             if name not in known:
                 raise ConfigError(
-                    f"{type(self).__name__} has no option {name!r}; did you mean {nearest(name, known)[0]!r}?"
+                    f"{type(self).__name__} has no option {name!r}; did you mean {nearest(name, known)[0]!r}?",
+                    suggestions=nearest(name, known),
                 )
             setattr(self, name, value)
         return self

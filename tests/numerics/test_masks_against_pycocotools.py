@@ -106,9 +106,9 @@ def test_the_twelve_numbers_of_masks_equal_pycocotools(seed: int, tmp_path: Path
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ({"size": [4, 4], "counts": [3, 4]}, "runs of 7 pixels; its picture has 16"),
+        ({"size": [4, 4], "counts": [3, 4]}, "7 pixels; .*has 16"),
         ({"size": [4, 5], "counts": [20]}, "its picture has"),
-        ({"size": [4, 4], "counts": "!"}, "the letter '!'"),
+        ({"size": [4, 4], "counts": "!"}, "letter '!'"),
         ({"size": [4, 4], "counts": [17, -1]}, "neither a list of lengths"),
         ([[1, 2, 3]], "neither polygons nor runs"),
         ("nothing", "neither polygons nor runs"),

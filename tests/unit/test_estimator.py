@@ -125,7 +125,7 @@ def test_mistakes_are_said_in_one_sentence(pictures):
         VitClassifier().fit(X, y[1:])
     with pytest.raises(DataError, match="at least two classes"):
         VitClassifier().fit(X[:4], y[:4])
-    with pytest.raises(DataError, match="1 of 24 pictures cannot be read; the first, number 0"):
+    with pytest.raises(DataError, match=r"^1 of 24 .*number 0: "):
         VitClassifier(device="cpu").fit([b"nothing", *X[1:]], y)
 
 

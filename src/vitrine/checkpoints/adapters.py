@@ -222,7 +222,8 @@ def place_of(places: Mapping[str, Rule], name: str, adapter: Adapter) -> Rule:
     if name not in places:
         raise CheckpointError(
             f"{adapter.folder} adapts {name}, which the base model {adapter.base} does not have; nearest: "
-            f"{nearest(name, places)[0]}"
+            f"{nearest(name, places)[0]}",
+            suggestions=nearest(name, places),
         )
     return places[name]
 

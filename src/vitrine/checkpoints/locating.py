@@ -51,7 +51,13 @@ def find(source: str | Path, *, revision: str | None = None) -> Place | str:
             # A patch size at the end means a misspelt variant, not a hub id.
             configure(text)
         return from_hub(text, revision=revision)
-    raise MissingCheckpointError(f"no such file or folder: {text}{suggestion(path)}")
+    if not path.parent.is_dir():
+        raise MissingCheckpointError(f"no such file or folder: {text}; there is no folder {path.parent}")
+    close = nearest_path(path)
+    hint = f"; did you mean {close}?" if close else ""
+    raise MissingCheckpointError(
+        f"no such file or folder: {text}{hint}", suggestions=[close] if close else []
+    )
 
 
 def by_scheme(text: str, *, revision: str | None) -> Place | None:
@@ -159,12 +165,10 @@ def in_folder(folder: Path) -> Place:
     )
 
 
-def suggestion(path: Path) -> str:
-    """Suggest the nearest existing name."""
-    if not path.parent.is_dir():
-        return f"; there is no folder {path.parent}"
+def nearest_path(path: Path) -> str | None:
+    """Return the path in the same folder whose name is most like the one of `path`, if any is."""
     names = [entry.name for entry in path.parent.iterdir()]
     if runs_in(path.parent):
         names.append(LATEST)
     close = near_match(path.name, names)
-    return f"; did you mean {path.parent / close}?" if close else ""
+    return str(path.parent / close) if close else None

@@ -69,6 +69,7 @@ def find_probe(name: str) -> Probe:
         raise ConfigError(
             f"must be one of {', '.join(PROBES)}, got {name!r}; nearest: {nearest(name, PROBES)[0]}",
             option="probe",
+            suggestions=nearest(name, PROBES),
         )
     return PROBES[name]
 

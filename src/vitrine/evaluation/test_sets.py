@@ -44,7 +44,9 @@ def in_model_classes(
                 raise
             # ImageNet's folders are numbers and most models' classes are words, in the same order.
             advice = TryOption("by_order", "if both lists are in the same order", True)
-            raise DataError(error.problem, advice=[*error.advice, advice]) from None
+            raise DataError(
+                error.problem, advice=[*error.advice, advice], suggestions=error.suggestions
+            ) from None
     elif len(source.classes) != num_outputs:
         why = "" if by_order else "the model has no class names, so classes are matched by order, but "
         raise DataError(

@@ -69,8 +69,9 @@ def find_class(wanted: str, model: Model, *, classes: Sequence[str]) -> int:
         return list(classes).index(wanted)
     if wanted.isdecimal() and int(wanted) < num_classes:
         return int(wanted)
-    near = f"; did you mean {nearest(wanted, classes)[0]!r}?" if classes else ""
-    raise ConfigError(f"the model has no class {wanted!r} among its {num_classes}{near}")
+    close = nearest(wanted, classes)
+    near = f"; did you mean {close[0]!r}?" if close else ""
+    raise ConfigError(f"the model has no class {wanted!r} among its {num_classes}{near}", suggestions=close)
 
 
 Measured = TypeVar("Measured")

@@ -214,6 +214,7 @@ def for_task(data: str, task: str | None) -> str:
         raise ConfigError(
             f"must be one of {', '.join(TASKS)}, got {task!r}; nearest: {nearest(task, TASKS)[0]}",
             option="task",
+            suggestions=nearest(task, TASKS),
         )
     if task_of(data) == TASKS[task]:
         return data

@@ -259,6 +259,7 @@ def with_options(config: Config, options: dict[str, Any]) -> Config:
         if name not in known:
             raise ConfigError(
                 f"a {type(config).__name__.removesuffix('Config')} model has no option {name!r}; "
-                f"did you mean {nearest(name, known)[0]!r}?"
+                f"did you mean {nearest(name, known)[0]!r}?",
+                suggestions=nearest(name, known),
             )
     return dataclasses.replace(config, **options)

@@ -59,8 +59,10 @@ def require_choices(config: Any) -> None:
     for name, kind in _field_types(config).items():
         value, choices = getattr(config, name), get_args(kind)
         if get_origin(kind) is Literal and value not in choices:
+            close = nearest(value, choices)[0]
             raise ConfigError(
-                f"{name} must be one of {', '.join(choices)}, got {value!r}; nearest: {nearest(value, choices)[0]}"
+                f"{name} must be one of {', '.join(choices)}, got {value!r}; nearest: {close}",
+                suggestions=[close],
             )
 
 

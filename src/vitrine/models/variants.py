@@ -123,8 +123,10 @@ def resolve(name: str) -> tuple[ModelConfig, int | None]:
         resolved = read(name.strip())
         if resolved is not None:
             return resolved
+    close = nearest(name, [*VARIANTS, *variant_names()], 3)
     raise ConfigError(
-        f"no model is called {name!r}; nearest: {', '.join(nearest(name, [*VARIANTS, *variant_names()], 3))}",
+        f"no model is called {name!r}; nearest: {', '.join(close)}",
+        suggestions=close,
         advice=[TryVerb("models", (), "to list all")],
     )
 

@@ -49,7 +49,8 @@ class LabelsObjective(Objective):
         if self.loss not in get_args(LossKind):
             raise ConfigError(
                 f"loss must be one of {', '.join(get_args(LossKind))}, got {self.loss!r}; "
-                f"nearest: {nearest(str(self.loss), get_args(LossKind))[0]}"
+                f"nearest: {nearest(str(self.loss), get_args(LossKind))[0]}",
+                suggestions=nearest(str(self.loss), get_args(LossKind)),
             )
         if self.logit_adjustment is not None and not self.logit_adjustment >= 0:
             raise ConfigError(f"logit_adjustment must be at least 0, got {self.logit_adjustment}")

@@ -50,7 +50,8 @@ class DistillationConfig:
         if self.learns not in get_args(Learns):
             raise ConfigError(
                 f"learns must be one of {', '.join(get_args(Learns))}, got {self.learns!r}; "
-                f"nearest: {nearest(str(self.learns), get_args(Learns))[0]}"
+                f"nearest: {nearest(str(self.learns), get_args(Learns))[0]}",
+                suggestions=nearest(str(self.learns), get_args(Learns)),
             )
         if min(self.class_weight, self.patch_weight) < 0 or not self.class_weight + self.patch_weight:
             raise ConfigError(

@@ -51,7 +51,8 @@ class MaskedPatchesObjective(Objective):
         if self.target not in TARGETS:
             raise ConfigError(
                 f"target must be one of {', '.join(TARGETS)}, got {self.target!r}; "
-                f"nearest: {nearest(str(self.target), TARGETS)[0]}"
+                f"nearest: {nearest(str(self.target), TARGETS)[0]}",
+                suggestions=nearest(str(self.target), TARGETS),
             )
         if not 0 < self.corrupted <= 1:
             raise ConfigError(f"corrupted must be above 0 and at most 1, got {self.corrupted}")

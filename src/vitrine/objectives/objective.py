@@ -294,7 +294,7 @@ def register_objective(objective: Kind) -> Kind:
 def find_objective(kind: str) -> type[Objective]:
     """Return the objective of this name; refuse a misspelt one with the nearest."""
     if kind not in OBJECTIVES:
-        raise ConfigError(
-            f"no objective is called {kind!r}; nearest: {nearest(kind, OBJECTIVES)[0]}", option="objective"
-        )
+        close = nearest(kind, OBJECTIVES)
+        message = f"no objective is called {kind!r}; nearest: {close[0]}"
+        raise ConfigError(message, option="objective", suggestions=close)
     return OBJECTIVES[kind]

@@ -85,7 +85,8 @@ class SegmentationObjective(Objective):
         if self.decoder not in DECODERS:
             raise ConfigError(
                 f"decoder must be one of {', '.join(DECODERS)}, got {self.decoder!r}; nearest: "
-                f"{nearest(self.decoder, DECODERS)[0]}"
+                f"{nearest(self.decoder, DECODERS)[0]}",
+                suggestions=nearest(self.decoder, DECODERS),
             )
 
     def dense_config(self, vit: ViTConfig, *, num_classes: int) -> ModelConfig:

@@ -166,8 +166,9 @@ def read_recipe(name: str, *, base: str = FROM_SCRATCH) -> Recipe:
     path = Path(name)
     if path.suffix in ENDINGS:
         others = [str(other) for ending in ENDINGS for other in path.parent.glob(f"*{ending}")]
-        near = f"; did you mean {nearest(name, others)[0]}?" if others else ""
-        raise MissingConfigError(f"no such file: {name}{near}")
+        close = nearest(name, others)
+        near = f"; did you mean {close[0]}?" if close else ""
+        raise MissingConfigError(f"no such file: {name}{near}", suggestions=close)
     return find_recipe(name)
 
 

@@ -29,8 +29,8 @@ def read_value(text: str) -> Any:
         raise ConfigError(f"a value is a number, a word or a list such as [0.1, 0.2], got {text!r}") from None
 
 
-def unknown_setting(path: str, values: Mapping[str, Any]) -> str:
-    """Describe a setting that does not exist, with the nearest one in the table."""
+def unknown_setting(path: str, values: Mapping[str, Any]) -> ConfigError:
+    """Return the error for a setting that does not exist, with the nearest one in the table."""
     known: list[str] = []
 
     def collect(values: Mapping[str, Any], prefix: str) -> None:
@@ -44,7 +44,9 @@ def unknown_setting(path: str, values: Mapping[str, Any]) -> str:
     own_names = {name: name.rpartition(".")[2] for name in known}
     own_name = near_match(path.rpartition(".")[2], set(own_names.values()))
     alike = [name for name in known if own_names[name] == own_name]
-    return f"there is no setting {path!r}; did you mean {nearest(path, alike or known)[0]!r}?"
+    close = nearest(path, alike or known)
+    message = f"there is no setting {path!r}; did you mean {close[0]!r}?"
+    return ConfigError(message, option="set", suggestions=close)
 
 
 def build(kind: Any, values: Mapping[str, Any], *, where: str, **ready: Any) -> Any:
@@ -54,8 +56,9 @@ def build(kind: Any, values: Mapping[str, Any], *, where: str, **ready: Any) -> 
     arguments: dict[str, Any] = dict(ready)
     for name, value in values.items():
         if name not in hints:
+            close = nearest(name, hints)
             raise ConfigError(
-                f"there is no setting {where + name!r}; did you mean {nearest(name, hints)[0]!r}?"
+                f"there is no setting {where + name!r}; did you mean {close[0]!r}?", suggestions=close
             )
         arguments[name] = convert(hints[name], value, where=where + name)
     return kind(**arguments)

@@ -106,7 +106,7 @@ def with_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         for depth, name in enumerate([*parents, last]):
             is_free = parents[:depth] == ["model_options"]
             if not isinstance(place, dict) or (name not in place and not is_free):
-                raise ConfigError(unknown_setting(path, values), option="set")
+                raise unknown_setting(path, values)
             if depth < len(parents):
                 place = place[name]
         place[last] = value

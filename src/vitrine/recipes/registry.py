@@ -35,7 +35,8 @@ def register_recipe(make: Callable[[], Recipe]) -> Callable[[], Recipe]:
 def find_recipe(name: str) -> Recipe:
     """Return the recipe called `name`; refuse a misspelt one with the three nearest."""
     if name not in RECIPES:
+        close = nearest(name, RECIPES, 3)
         raise ConfigError(
-            f"no recipe is called {name!r}; nearest: {', '.join(nearest(name, RECIPES, 3))}", option="recipe"
+            f"no recipe is called {name!r}; nearest: {', '.join(close)}", option="recipe", suggestions=close
         )
     return RECIPES[name]()

@@ -22,7 +22,8 @@ def find_run(named: str | Path) -> RunFolder:
         return latest_run(path.parent)
     path = Path(resolve_latest(str(path)))
     if not RunFolder(path).is_run:
-        raise ConfigError(f"{path} is not the folder of a training run{_suggestion(path)}")
+        hint, suggestions = _suggestion(path)
+        raise ConfigError(f"{path} is not the folder of a training run{hint}", suggestions=suggestions)
     return RunFolder(path)
 
 
@@ -74,16 +75,17 @@ def link_latest(run: RunFolder) -> None:
         temporary.replace(link)
 
 
-def _suggestion(named: Path) -> str:
+def _suggestion(named: Path) -> tuple[str, list[str]]:
     """Name the run that may have been meant: the one around `named`, the newest in it, or one with a similar name."""
     if RunFolder(named.parent).is_run:
-        return f"; did you mean {named.parent}?"
+        return f"; did you mean {named.parent}?", [str(named.parent)]
     if runs_in(named):
-        return f"; did you mean {named / LATEST}?"
+        return f"; did you mean {named / LATEST}?", [str(named / LATEST)]
     beside = [run.path.name for run in runs_in(named.parent)]
     close = near_match(named.name, [*beside, LATEST] if beside else [])
     if close is not None:
-        return f"; did you mean {named.parent / close}?"
+        return f"; did you mean {named.parent / close}?", [str(named.parent / close)]
     if runs_in(Path("runs")):
-        return f"; the newest one is {Path('runs') / LATEST}"
-    return f"; the newest one there is {named.parent / LATEST}" if beside else ""
+        return f"; the newest one is {Path('runs') / LATEST}", [str(Path("runs") / LATEST)]
+    latest = named.parent / LATEST
+    return (f"; the newest one there is {latest}", [str(latest)]) if beside else ("", [])

@@ -39,8 +39,10 @@ def find_studies(names: str) -> tuple[Study, ...]:
     chosen = []
     for name in dict.fromkeys(part.strip() for part in names.split(",")):
         if name not in STUDIES:
+            close = nearest(name, STUDIES, 3)
             raise ConfigError(
-                f"no study is called {name!r}; nearest: {', '.join(nearest(name, STUDIES, 3))}",
+                f"no study is called {name!r}; nearest: {', '.join(close)}",
+                suggestions=close,
                 option="name",
                 advice=[TryVerb("study", ("list",), "to see all of them")],
             )

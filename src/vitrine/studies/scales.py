@@ -97,7 +97,10 @@ SCALES = {
 def find_scale(name: str, *, steps: float = 1.0) -> Scale:
     """Return the scale called `name`, every run `steps` times as long."""
     if name not in SCALES:
-        raise ConfigError(f"no scale is called {name!r}; nearest: {nearest(name, SCALES)[0]}", option="scale")
+        close = nearest(name, SCALES)
+        raise ConfigError(
+            f"no scale is called {name!r}; nearest: {close[0]}", option="scale", suggestions=close
+        )
     if steps <= 0:
         raise ConfigError(f"must be a factor above 0, got {steps:g}", option="steps")
     scale = SCALES[name]

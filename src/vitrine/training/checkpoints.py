@@ -92,6 +92,7 @@ class Checkpoints:
         """Return the error of a run that a signal stopped after it was saved."""
         return StoppedError(
             f"stopped after step {self.state.step} of {self.config.total_steps}; everything is saved",
+            step=self.state.step,
             advice=[self.resuming("to continue")],
         )
 

@@ -166,6 +166,8 @@ class TrainingConfig:
 def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Refuse a word that is not one of the choices, with the nearest one."""
     if value not in choices:
+        close = nearest(str(value), choices)[0]
         raise ConfigError(
-            f"{name} must be one of {', '.join(choices)}, got {value!r}; nearest: {nearest(str(value), choices)[0]}"
+            f"{name} must be one of {', '.join(choices)}, got {value!r}; nearest: {close}",
+            suggestions=[close],
         )

@@ -1,7 +1,7 @@
 """Early ends of training: a signal, NaN or infinity, or memory that runs out."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,13 +19,21 @@ SIGNALS = tuple(
 
 
 class StoppedError(VitrineError):
-    """A signal asked to stop; everything is saved."""
+    """A signal asked to stop; everything is saved, up to `step`."""
 
     exit_code = 130
 
+    def __init__(self, problem: str, *, step: int | None = None, advice: Sequence[Advice] = ()) -> None:
+        super().__init__(problem, advice=advice)
+        self.step = step
+
 
 class NotFiniteError(TrainingError):
-    """The loss or a gradient is NaN or infinity; the last good weights are saved, beside the last checkpoint."""
+    """The loss or a gradient of `step` is NaN or infinity; the last good weights are saved, beside the checkpoint."""
+
+    def __init__(self, problem: str, *, step: int | None = None, advice: Sequence[Advice] = ()) -> None:
+        super().__init__(problem, advice=advice)
+        self.step = step
 
 
 class NoMemoryError(TrainingError):
@@ -82,4 +90,4 @@ def not_finite(
         advice.append(TryVerb("resume", (shown_place(run),), f"to continue from step {saved_step}", lower))
     else:
         problem += "; resuming cannot help, as the last checkpoint is of the same step: start a new run"
-    return NotFiniteError(problem, advice=advice)
+    return NotFiniteError(problem, step=step + 1, advice=advice)

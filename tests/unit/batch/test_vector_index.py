@@ -90,12 +90,12 @@ def test_fewer_pictures_than_were_asked_for_are_all_found(tmp_path):
 def test_other_widths_and_other_folders_are_refused(tmp_path):
     index = VectorIndex(tmp_path, RECORD)
     index.add([named(clustered(3))])
-    with pytest.raises(ConfigError, match="queries have 8 features, the index 16"):
+    with pytest.raises(ConfigError, match=r"8 features.* 16$"):
         index.search(clustered(1, width=8), 1)
-    with pytest.raises(DataError, match=r"is not an index: there is no index.json"):
+    with pytest.raises(DataError, match=r"else .*no index\.json"):
         VectorIndex.open(tmp_path / "else")
     (tmp_path / "vectors-00000.faiss").write_bytes(b"no index")
-    with pytest.raises(DataError, match="cannot be read: build the index again"):
+    with pytest.raises(DataError, match=r"vectors-00000\.faiss cannot be read"):
         VectorIndex.open(tmp_path).search(clustered(1), 1)
     (tmp_path / "index.json").write_text("{}")
     with pytest.raises(DataError, match="is damaged"):

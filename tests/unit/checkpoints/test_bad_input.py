@@ -17,7 +17,7 @@ from unit.checkpoints.made import arrays_of, small_vit, write_npz
 
 from vitrine.checkpoints import convert, hub, load, save
 from vitrine.checkpoints.reading import safetensors_file
-from vitrine.errors import CheckpointError, TryVerb, VitrineError
+from vitrine.errors import CheckpointError, MissingCheckpointError, TryVerb, VitrineError
 
 
 @pytest.fixture
@@ -207,9 +207,9 @@ def test_overlong_offsets_are_refused_by_tensor(tmp_path: Path) -> None:
     ("header", "words"),
     [
         ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [4, 0]}}, "is damaged: its tensor a"),
-        ({"a": {"dtype": "F32", "shape": [4], "data_offsets": ["x", "y"]}}, "no shape for the tensor a"),
-        ({"a": {"dtype": [], "shape": [4], "data_offsets": [0, 16]}}, "holds a as []; known types"),
-        ({"__metadata__": [1]}, "its __metadata__ is not an object of words"),
+        ({"a": {"dtype": "F32", "shape": [4], "data_offsets": ["x", "y"]}}, "shape for the tensor a"),
+        ({"a": {"dtype": [], "shape": [4], "data_offsets": [0, 16]}}, "holds a as []; known"),
+        ({"__metadata__": [1]}, "its __metadata__ is not"),
     ],
 )
 def test_a_header_that_makes_no_sense_is_refused_in_words(
@@ -224,14 +224,14 @@ def test_a_header_that_makes_no_sense_is_refused_in_words(
 def test_a_record_that_is_none_is_told(folder: Path, record: object) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"vitrine": record}))
-    with pytest.raises(CheckpointError, match=r"config\.json holds a record that cannot be read"):
+    with pytest.raises(CheckpointError, match=r"config\.json holds a record"):
         load(folder)
 
 
 def test_a_record_inside_a_file_that_is_no_json_is_told(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     save_file(small_vit().state_dict(), path, metadata={"vitrine": "{"})
-    with pytest.raises(CheckpointError, match="record inside the weights file is not JSON"):
+    with pytest.raises(CheckpointError, match=r"record .* is not JSON"):
         load(path)
 
 
@@ -251,9 +251,7 @@ def test_a_foreign_config_that_makes_no_sense_is_refused_in_words(
     config = json.loads((folder / "config.json").read_text())
     del config["image_size"]
     (folder / "config.json").write_text(json.dumps(config | settings))
-    with pytest.raises(
-        CheckpointError, match=r"config\.json gives no classes or image size that can be used"
-    ):
+    with pytest.raises(CheckpointError, match=r"config\.json gives no .*image size"):
         load(folder)
 
 
@@ -313,15 +311,14 @@ def test_permission_refusals_become_sentences(npz: Path, monkeypatch: pytest.Mon
             "open",
             lambda self, mode="r", **options: (deny if "x" in mode else opened)(self, mode, **options),
         )
-        with pytest.raises(CheckpointError, match=r"no permission to write .*out.npz; nothing was written"):
+        with pytest.raises(CheckpointError, match=r"no permission .*out\.npz; nothing .*written"):
             convert(npz, npz.with_name("out.npz"), to="npz", check_logits=False)
 
 
 def test_a_wrong_path_suggests_the_nearest(npz: Path) -> None:
-    with pytest.raises(
-        CheckpointError, match=r"no such file or folder: .*modle\.npz; did you mean .*model\.npz\?"
-    ):
+    with pytest.raises(MissingCheckpointError, match=r"modle\.npz") as refused:
         load(str(npz.with_name("modle.npz")))
+    assert refused.value.suggestions == (str(npz),)
 
 
 def test_a_text_file_is_no_file_of_weights(tmp_path: Path) -> None:
@@ -444,7 +441,7 @@ def test_a_record_of_millions_of_blocks_is_refused_at_once(folder: Path, depth: 
     config = json.loads((folder / "config.json").read_text())
     config["vitrine"]["model"]["depth"] = depth
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="depth must be at most 1,000"):
+    with pytest.raises(CheckpointError, match=r"depth .*1,000, got \de\+"):
         load(folder)
 
 

@@ -207,7 +207,7 @@ def test_a_hub_download_that_breaks_off_is_resumed(server: Any, monkeypatch: pyt
 
 def test_offline_without_a_copy_says_so(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     go_offline(monkeypatch)
-    with pytest.raises(CheckpointError, match=r"owner/model.* not in the cache and HF_HUB_OFFLINE"):
+    with pytest.raises(CheckpointError, match=r"owner/model/model.safetensors .*HF_HUB_OFFLINE"):
         load("owner/model")
 
 
@@ -222,7 +222,8 @@ def test_no_network_says_so_once(
         pytest.raises(CheckpointError, match=r"owner/model.*(cannot be reached|could not download)"),
     ):
         load("owner/model")
-    assert heard.remarks == ["The hub does not answer for owner/model; trying again for half a minute"]
+    [remark] = heard.remarks
+    assert "owner/model" in remark and "trying again" in remark
     assert capsys.readouterr().err == ""
     with pytest.raises(CheckpointError, match=r"http://127.0.0.1:9/x.npz"):
         load("http://127.0.0.1:9/x.npz")
@@ -230,13 +231,13 @@ def test_no_network_says_so_once(
 
 def test_an_unknown_repository_says_so(server: Any) -> None:
     server.folder.mkdir()
-    with pytest.raises(CheckpointError, match=r"no model nobody/nothing on the hub, and no such folder"):
+    with pytest.raises(CheckpointError, match=r"nobody/nothing .*no such folder"):
         load("nobody/nothing")
 
 
 def test_a_repository_without_weights_says_so(server: Any) -> None:
     server.folder.mkdir()
-    with pytest.raises(CheckpointError, match=r"owner/model on the hub holds no weights"):
+    with pytest.raises(CheckpointError, match=r"owner/model .*no weights: .*no model\.safetensors"):
         load("owner/model")
 
 
@@ -267,8 +268,9 @@ def test_a_path_that_is_not_there_never_tries_the_network(
 ) -> None:
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"runs holds no training run yet"):
+    with pytest.raises(ConfigError, match=r"^runs holds no .*run") as refused:
         load("runs/latest")
+    assert [advice.verb for advice in refused.value.advice] == ["finetune"]
     for name in ("runs/other", "./model.npz", "weights/model.npz"):
         with pytest.raises(CheckpointError, match=r"no such file or folder"):
             load(name)
@@ -279,8 +281,9 @@ def test_a_path_that_is_not_there_never_tries_the_network(
 def test_a_misspelt_variant_is_refused_with_the_nearest_and_never_tries_the_network(
     server: Any, name: str
 ) -> None:
-    with pytest.raises(ConfigError, match=r"no model is called .*nearest: ViT-"):
+    with pytest.raises(ConfigError, match=f"no model .*{name}") as refused:
         load(name)
+    assert refused.value.suggestions and all(one.startswith("ViT-") for one in refused.value.suggestions)
     assert server.seen == []
 
 

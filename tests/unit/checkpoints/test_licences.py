@@ -66,6 +66,6 @@ def test_a_fine_tuned_model_carries_the_licence_that_it_started_from(tmp_path: P
     vitrine.save(model, tmp_path / "first", licence="mit")
     vitrine.save(vitrine.load(tmp_path / "first"), tmp_path / "second")
     assert vitrine.load(tmp_path / "second").record.licence == "mit"
-    assert "the weights it started from (licence: mit)" in (tmp_path / "second" / "README.md").read_text()
+    assert "it started from (licence: mit)" in (tmp_path / "second" / "README.md").read_text()
     vitrine.save(model, tmp_path / "third")
     assert "(Vitrine, of unknown licence)" in (tmp_path / "third" / "README.md").read_text()

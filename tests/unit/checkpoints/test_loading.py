@@ -1,6 +1,7 @@
 """Loading adapts weights to what is asked for, and says what it did."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,8 @@ def test_preprocessing_and_classes_come_back_with_the_model(folder: Path) -> Non
 
 def test_another_resolution_resamples_positions_and_says_so(folder: Path) -> None:
     before, loaded = load(folder).model, load(folder, image_size=48)
-    assert loaded.notes == ("positions 4x4 -> 6x6 (linear aligned)",)
+    [note] = loaded.notes
+    assert note.startswith("positions 4x4 -> 6x6") and "linear aligned" in note
     assert loaded.preprocess.size == loaded.model.config.image_size == (48, 48)
     table = before.positions[0].table  # type: ignore[union-attr]
     expected = torch.cat([table[:, :1], resample_grid(table[:, 1:], (4, 4), (6, 6))], dim=1)
@@ -48,7 +50,8 @@ def test_one_channel_answers_to_grey_as_three_do_to_equal_colours(folder: Path) 
     batch = torch.randn(2, 1, 32, 32)
     expected = logits(colour.model, batch.expand(-1, 3, -1, -1))
     torch.testing.assert_close(logits(grey.model, batch), expected, rtol=0, atol=1e-5)
-    assert grey.notes == ("patch kernel summed from 3 to 1 channel",)
+    [note] = grey.notes
+    assert "summed from 3 to 1" in note
     assert grey.preprocess.channels == 1
 
 
@@ -62,7 +65,7 @@ def test_more_channels_keep_the_strength_of_an_image_that_is_the_same_in_all(fol
     again = many.model.patch_projection.weight.sum(dim=1)  # type: ignore[union-attr]
     assert 0.2 < (again.norm() / kernel.norm()) < 2
     assert seen[0].shape == seen[1].shape
-    assert "repeated and scaled from 3 to 5" in many.notes[0]
+    assert "scaled from 3 to 5" in many.notes[0]
 
 
 def test_another_number_of_classes_gets_a_new_head_of_zeros_and_says_so(folder: Path) -> None:
@@ -71,7 +74,8 @@ def test_another_number_of_classes_gets_a_new_head_of_zeros_and_says_so(folder: 
     assert loaded.model.head.weight.shape == (7, 64)
     assert not loaded.model.head.weight.any()
     assert loaded.classes is None
-    assert loaded.notes == ("head for 5 classes replaced by a new one of zeros for 7: it must be trained",)
+    [note] = loaded.notes
+    assert re.search("for 5 .*zeros for 7", note)
 
 
 def test_the_same_number_of_classes_keeps_the_head(folder: Path) -> None:

@@ -112,5 +112,5 @@ def test_a_lightning_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -
             return print, ("run",)
 
     torch.save({"state_dict": small_vit().state_dict(), "hyper_parameters": Harmful()}, tmp_path / "x.ckpt")
-    with pytest.raises(CheckpointError, match="Lightning checkpoint that would run code"):
+    with pytest.raises(CheckpointError, match=r"x\.ckpt .*Lightning .*would run code"):
         vitrine.load(tmp_path / "x.ckpt")

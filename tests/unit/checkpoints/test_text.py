@@ -13,10 +13,10 @@ CLIP = {"embedding_norm": True, "patch_bias": False, "num_classes": None, "activ
 
 
 def test_a_model_without_a_text_tower_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="has fresh weights and no text tower"):
+    with pytest.raises(CheckpointError, match="ViT-Ti/16 has fresh weights"):
         load_texts("ViT-Ti/16")
     folder = save(small_vit(**CLIP), tmp_path / "tower", to="hf")
-    with pytest.raises(CheckpointError, match="has no text tower in the layout of transformers"):
+    with pytest.raises(CheckpointError, match="tower has no text tower"):
         load_texts(folder)
 
 

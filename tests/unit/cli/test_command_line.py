@@ -45,9 +45,11 @@ def test_one_error_is_spelled_for_the_shell_and_for_python() -> None:
         option="out",
         advice=[TryOption("overwrite", "to replace it", True), TryVerb("resume", ("my run",), "to continue")],
     )
-    assert error.text(COMMAND_LINE).replace(GLUE, " ") == (
-        "--out: holds a run; use --overwrite to replace it; run vitrine resume 'my run' to continue"
-    )
-    assert str(error) == (
-        "out: holds a run; use overwrite=True to replace it; run vitrine.resume('my run') to continue"
-    )
+    *parts, last = error.text(COMMAND_LINE).replace(GLUE, " ").split("; ")
+    assert parts == ["--out: holds a run", "use --overwrite to replace it"]
+    assert last.split(" to ") == ["run vitrine resume 'my run'", "continue"]
+    assert str(error).split("; ") == [
+        "out: holds a run",
+        "use overwrite=True to replace it",
+        "run vitrine.resume('my run') to continue",
+    ]

@@ -51,7 +51,7 @@ def test_outputs_tell_nothing_where_all_images_have_the_same_one_and_all_where_e
         ({"rank": 20.0, "spread": 0.001}, "spread of features is 0.001"),
         (
             {"rank": 20.0, "spread": 0.5, "information": 0.01, "num_outputs": 64},
-            "outputs carry 0.2 % of the possible information",
+            "outputs carry 0.2 %",
         ),
     ],
 )

@@ -76,16 +76,14 @@ def test_the_result_finds_scores_by_shots_and_l2():
         (5, 1024.0),
     ]
     assert result.score(5, l2=1024.0).l2 == 1024.0
-    with pytest.raises(ConfigError, match=r"no score at 7 shots.*shots are 1, 5"):
+    with pytest.raises(ConfigError, match=r"at 7 shots.*are 1, 5$"):
         result.score(7)
 
 
 def test_fewer_examples_than_shots_are_refused_with_the_class_by_name():
     features, labels = separable()
     keep = ~((labels == 2) & (np.arange(len(labels)) > 6))
-    with pytest.raises(
-        DataError, match=r"cat has 2 training examples, fewer than 5 shots; .*at most 2 shots"
-    ):
+    with pytest.raises(DataError, match=r"^cat has 2.*5 shots;.*2 shots"):
         fewshot_accuracy(
             features[keep], labels[keep], features, labels, shots=[1, 5], class_names=["a", "b", "cat", "d"]
         )
@@ -94,13 +92,13 @@ def test_fewer_examples_than_shots_are_refused_with_the_class_by_name():
 def test_a_class_with_no_examples_is_refused_not_averaged_over():
     features, labels = separable()
     keep = labels != 1
-    with pytest.raises(DataError, match="class 1 has no training examples"):
+    with pytest.raises(DataError, match=r"^class 1 has no .*examples"):
         fewshot_accuracy(features[keep], labels[keep], features, labels, shots=[1])
 
 
 def test_a_label_outside_the_classes_is_refused():
     features, labels = separable()
-    with pytest.raises(DataError, match="label 3 is outside the 3 classes"):
+    with pytest.raises(DataError, match=r"^label 3.*3 classes;.*0 to 2"):
         fewshot_accuracy(features, labels, features, labels, shots=[1], class_names=["a", "b", "c"])
 
 

@@ -39,7 +39,7 @@ def test_top_5_is_left_out_where_there_are_five_classes_or_fewer():
 
 
 def test_labels_outside_the_models_classes_are_refused():
-    with pytest.raises(DataError, match=r"1 label outside the model's 3 classes, the first is 3"):
+    with pytest.raises(DataError, match=r"1 label.*3 classes,.*is 3;"):
         score_single_label(np.eye(4)[:, :3], np.array([0, 1, 2, 3]), classes="abc")
 
 
@@ -58,10 +58,9 @@ def test_classes_in_another_order_are_matched_by_name():
 
 def test_a_class_that_the_model_does_not_know_is_refused_by_name():
     data = source([0, 1], ["ant", "bee"])
-    with pytest.raises(
-        DataError, match="the label bee, which is not one of the 2 classes; did you mean bees"
-    ):
+    with pytest.raises(DataError, match=r"label bee, .* 2 classes;") as refused:
         in_model_classes(data, ["ant", "bees"], num_outputs=2)
+    assert refused.value.suggestions == ("bees",)
     with pytest.raises(DataError, match="bee") as refused:
         in_model_classes(data, ["ant", "bees"], num_outputs=2)
     assert in_model_classes(data, ["ant", "bees"], num_outputs=2, by_order=True) is data
@@ -71,16 +70,16 @@ def test_a_class_that_the_model_does_not_know_is_refused_by_name():
 def test_a_model_without_names_needs_as_many_outputs_as_there_are_classes():
     data = source([0, 1], ["ant", "bee"])
     assert in_model_classes(data, None, num_outputs=2) is data
-    with pytest.raises(DataError, match="2 classes and the model has 3 outputs"):
+    with pytest.raises(DataError, match=r"2 classes .* 3 outputs"):
         in_model_classes(data, None, num_outputs=3)
-    with pytest.raises(DataError, match="2 classes and the model has 3 outputs"):
+    with pytest.raises(DataError, match=r"2 classes .* 3 outputs"):
         in_model_classes(data, ["x", "y", "z"], num_outputs=3, by_order=True)
     with pytest.raises(ConfigError, match="no classification head"):
         in_model_classes(data, None, num_outputs=None)
 
 
 def test_images_without_a_label_are_refused_not_dropped():
-    with pytest.raises(DataError, match="data has 1 image without a label"):
+    with pytest.raises(DataError, match=r"^data has 1.*without a label"):
         in_model_classes(source([0, -1], ["ant"]), None, num_outputs=1)
 
 
@@ -104,14 +103,14 @@ def test_real_is_put_into_the_order_of_a_set_that_is_listed_by_class(tmp_path):
 
 def test_real_of_another_length_is_refused(tmp_path):
     (tmp_path / "real.json").write_text("[[1], [2]]")
-    with pytest.raises(DataError, match="has labels for 2 images, but data has 3"):
+    with pytest.raises(DataError, match=r"real\.json.*2 images,.*has 3;"):
         read_real(tmp_path / "real.json", source([0, 0, 0], ["a"]))
 
 
 @pytest.mark.parametrize("text", ["{}", "[1, 2, 3]", '[["a"], [], []]', "not json", "[[-1], [], []]"])
 def test_a_file_that_is_not_reals_is_refused(tmp_path, text):
     (tmp_path / "real.json").write_text(text)
-    with pytest.raises(DataError, match=r"real\.json (must hold|is not a JSON)"):
+    with pytest.raises(DataError, match=r"real\.json (must|is not) "):
         read_real(tmp_path / "real.json", source([0, 0, 0], ["a"]))
 
 
@@ -125,7 +124,7 @@ def test_real_numbers_follow_the_models_classes():
     data = source([0, 1], ["ant", "bee"])
     matched = in_model_classes(data, ["bee", "ant"], num_outputs=2)
     assert in_model_numbers([[0], [0, 1]], data, matched) == [[1], [1, 0]]
-    with pytest.raises(DataError, match=r"real\.json names class 7, but data has 2 classes"):
+    with pytest.raises(DataError, match=r"real\.json names class 7,.*2 classes"):
         in_model_numbers([[7]], data, matched)
 
 
@@ -135,7 +134,7 @@ def test_a_class_that_no_image_has_is_left_out_of_the_mean_and_counted():
     assert figures.num_classes_present == 2
     assert figures.average_precision["c"] is None
     assert np.isnan(average_precisions(np.eye(3), np.zeros((3, 3), dtype=bool))).all()
-    with pytest.raises(DataError, match="label 3 is outside the model's 3 classes"):
+    with pytest.raises(DataError, match=r"^label 3 .* 3 classes"):
         score_multi_label(np.eye(3), np.array([[3], [0], [1]]), classes="abc")
 
 

@@ -102,14 +102,14 @@ def test_an_unreadable_image_is_set_aside_with_its_reason(tmp_path):
     assert "bad.png" in outputs.failures[1]
     assert outputs.readable.tolist() == [True, False]
     (tmp_path / "good.png").write_text("no image either")
-    with pytest.raises(DataError, match=r"cannot read any image of .*; the first: "):
+    with pytest.raises(DataError, match=f"any image of {tmp_path}; .*good.png"):
         run_model(tiny(), data, preprocess=PREPROCESS)
 
 
 def test_a_model_whose_output_is_not_finite_is_refused_with_the_image():
     model = tiny()
     model.head.bias.data[0] = float("nan")
-    with pytest.raises(DataError, match="output for 000000 contains NaN or infinity"):
+    with pytest.raises(DataError, match=r"output for 000000 .*NaN"):
         run_model(model, pictures(), preprocess=PREPROCESS)
 
 
@@ -172,9 +172,7 @@ def test_a_feature_cache_of_another_model_is_refused(tmp_path):
     extract_features(tiny(seed=1), data, preprocess=PREPROCESS, cache=tmp_path)
     (file,) = tmp_path.iterdir()
     identity = feature_identity(tiny(seed=2), data, preprocess=PREPROCESS, precision="fp32")
-    with pytest.raises(
-        DataError, match=r"safetensors holds features of another model .*; remove it, or use another cache"
-    ):
+    with pytest.raises(DataError, match=f"{file.name} .*of another model "):
         read_features(file, identity=identity)
 
 
@@ -182,7 +180,7 @@ def test_a_damaged_feature_cache_is_refused(tmp_path):
     extract_features(tiny(), pictures(), preprocess=PREPROCESS, cache=tmp_path)
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:50])
-    with pytest.raises(DataError, match="is not a file of features"):
+    with pytest.raises(DataError, match=f"{file.name} is not a file"):
         extract_features(tiny(), pictures(), preprocess=PREPROCESS, cache=tmp_path)
 
 

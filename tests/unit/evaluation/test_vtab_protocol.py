@@ -110,7 +110,7 @@ def test_a_run_that_was_interrupted_goes_on_after_the_tasks_that_are_done(tmp_pa
 def test_kept_results_of_another_model_or_protocol_are_refused(tmp_path):
     make_root(tmp_path / "root", ["dtd"])
     run(tmp_path / "root", tmp_path / "out", Trainer(), protocol="vit")
-    with pytest.raises(ConfigError, match=r"DTD\.json is the result of another model") as refused:
+    with pytest.raises(ConfigError, match=r"DTD\.json .*of another model") as refused:
         run(tmp_path / "root", tmp_path / "out", Trainer(), protocol="vit", identity="model-b")
     assert [advice.option for advice in refused.value.advice] == ["out"]
     with pytest.raises(ConfigError, match="the result of another protocol"):
@@ -124,11 +124,11 @@ def test_an_unfinished_root_is_refused_before_anything_is_trained(tmp_path):
     make_root(tmp_path / "root")
     (tmp_path / "root" / "clevr_count" / "val200.txt").unlink()
     trainer = Trainer()
-    with pytest.raises(DataError, match=r"clevr_count is incomplete: val200\.txt is missing"):
+    with pytest.raises(DataError, match=r"clevr_count is incomplete: val200\.txt"):
         run(tmp_path / "root", tmp_path / "out", trainer)
     assert not trainer.trained
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="holds none of the 19 task folders, such as caltech101"):
+    with pytest.raises(DataError, match=r"empty.*19 task folders,.*caltech101"):
         run(tmp_path / "empty", tmp_path / "out", trainer)
 
 
@@ -150,7 +150,8 @@ def all_tasks(value=0.5):
 def test_with_all_19_tasks_the_mean_stands_beside_the_papers():
     scores = all_tasks()
     assert scores.mean == 0.5
-    assert "| **Mean of 19** | 50.00 | 77.63 | 76.28 | 72.72 |" in table([scores])
+    [mean] = [line for line in table([scores]).splitlines() if "Mean of 19" in line]
+    assert mean.strip("|").split(" | ")[1:] == ["50.00", "77.63", "76.28", "72.72 "]
     without = dataclasses.replace(scores, scores=scores.scores[1:], missing=("Caltech101",))
     assert without.mean is None
     assert without.group_mean("Natural") is None

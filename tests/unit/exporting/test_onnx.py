@@ -120,8 +120,9 @@ def test_the_words_of_a_file_are_read_without_the_onnx_package(exported: tuple[P
 
 def test_a_graph_is_no_model_again_and_says_so(exported: tuple[Path, object]) -> None:
     for place in (exported[0], exported[0] / "model.int8.onnx"):
-        with pytest.raises(CheckpointError, match="is an ONNX export, from which no model can be built"):
+        with pytest.raises(CheckpointError, match=f"{place.name}.* is an ONNX export") as refused:
             load(place)
+        assert [advice.verb for advice in refused.value.advice] == ["serve"]
 
 
 def test_smaller_copies_are_smaller_and_near(exported: tuple[Path, tuple[Subject, ...]]) -> None:
@@ -165,17 +166,18 @@ def test_a_wrong_answer_is_found_out(exported: tuple[Path, tuple[Subject, ...]])
 
 def test_pixels_of_another_size_are_refused_in_words(exported: tuple[Path, object]) -> None:
     runner = open_runner(exported[0])
-    with pytest.raises(ConfigError, match=r"pixels must be \(batch, 3, 32, 32\), got \(1, 3, 16, 16\)"):
-        runner(np.zeros((1, 3, 16, 16), dtype=np.float32))
+    pixels = np.zeros((1, 3, 16, 16), dtype=np.float32)
+    with pytest.raises(ConfigError, match=rf"3, 32, 32\), got {re.escape(str(pixels.shape))}"):
+        runner(pixels)
 
 
 def test_what_is_no_export_is_refused_in_words(exported: tuple[Path, object], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no model\.onnx; it is not an ONNX export"):
+    with pytest.raises(CheckpointError, match=f"{tmp_path.name} .*no model.onnx"):
         open_runner(tmp_path)
     with pytest.raises(CheckpointError, match="no such file or folder"):
         open_runner(tmp_path / "none")
     (tmp_path / "model.onnx").write_bytes(b"not a graph")
-    with pytest.raises(CheckpointError, match="truncated or not an ONNX file"):
+    with pytest.raises(CheckpointError, match=r"model\.onnx .*ONNX file"):
         open_runner(tmp_path)
     proto = onnx.load(exported[0] / "model.onnx")
     del proto.metadata_props[:]
@@ -184,9 +186,9 @@ def test_what_is_no_export_is_refused_in_words(exported: tuple[Path, object], tm
         open_runner(tmp_path)
     with pytest.raises(CheckpointError, match="there is fp32, bf16"):
         open_runner(tmp_path, precision="int8")
-    with pytest.raises(ConfigError, match="engine must be onnxruntime or openvino"):
+    with pytest.raises(ConfigError, match=r"engine .*openvino, got 'tensorrt'"):
         open_runner(exported[0], engine="tensorrt")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="onnxruntime does not compute in bf16"):
+    with pytest.raises(ConfigError, match=r"onnxruntime .*bf16 .*openvino$"):
         open_runner(exported[0], precision="bf16")
 
 
@@ -200,8 +202,9 @@ def test_what_cannot_be_written_is_refused_before_anything_is(monkeypatch: pytes
     with pytest.raises(CheckpointError, match="average pooling"):
         plan(loaded("average pooling"), to="hf")
     monkeypatch.setattr(onnx_graph, "MOST_BYTES", 1000)
-    with pytest.raises(ConfigError, match="one ONNX file holds at most 2 GiB"):
+    with pytest.raises(ConfigError, match="at most 2 GiB") as refused:
         plan(loaded("class token"), to="onnx")
+    assert [(advice.option, advice.value) for advice in refused.value.advice] == [("to", "torch-export")]
 
 
 def test_openvino_computes_the_same_where_it_is_installed(exported: tuple[Path, object]) -> None:

@@ -1,6 +1,7 @@
 """torch's own program and the layouts of other libraries, each with proof."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_another_gelu_is_written_when_asked_and_the_difference_is_explained(tmp_
     checks = proven("class token", "torchvision", tmp_path, is_approximate=True)
     assert checks["Vitrine,"].agrees
     assert not checks["torchvision"].agrees
-    assert "a GELU of another form than tanh" in checks["torchvision"].explained
+    assert re.search("GELU .*tanh", checks["torchvision"].explained)
 
 
 def test_what_a_precision_costs_is_measured_on_labelled_images(tmp_path: Path) -> None:

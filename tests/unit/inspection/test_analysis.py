@@ -205,11 +205,11 @@ def test_an_enlarged_map_keeps_its_mean_and_its_corners():
 def test_heads_show_the_class_tokens_row_and_any_patchs_row():
     model, images = tiny(num_registers=2), pictures()
     weights = written_out_attention(model, images).transpose(1, 0, 2, 3, 4)  # (B, L, H, T, T)
-    found = attention_from(model, images)
-    np.testing.assert_allclose(found, weights[..., 0, 3:].reshape(3, 3, 2, 3, 4), **CLOSE)
+    maps = attention_from(model, images)
+    np.testing.assert_allclose(maps, weights[..., 0, 3:].reshape(3, 3, 2, 3, 4), **CLOSE)
     one = attention_from(model, images, patch=(1, -1), layers=[-1])
     np.testing.assert_allclose(one, weights[:, 2:, :, 3 + 7, 3:].reshape(3, 1, 2, 3, 4), **CLOSE)
-    with pytest.raises(ConfigError, match="rows go from 0 to 2, columns from 0 to 3"):
+    with pytest.raises(ConfigError, match=r"0 to 2,.*0 to 3$"):
         attention_from(model, images, patch=(3, 0))
 
 
@@ -278,7 +278,7 @@ def test_without_a_target_each_image_shows_its_own_prediction():
 def test_a_class_needs_a_head_that_has_it():
     with pytest.raises(ConfigError, match="no head"):
         class_attention(tiny(num_classes=None), pictures())
-    with pytest.raises(ConfigError, match="from 0 to 4, got 5"):
+    with pytest.raises(ConfigError, match="0 to 4, got 5"):
         class_attention(tiny(), pictures(), target=5)
 
 
@@ -298,7 +298,7 @@ def test_bit_shows_what_it_has_and_says_what_it_has_not():
     model = create_model("BiT-R50x1", image_size=64, num_classes=3).eval()
     images = torch.randn(3, 3, 64, 64)
     assert layer_similarity(model, torch.randn(8, 3, 32, 32)).shape == (5, 5)
-    with pytest.raises(DataError, match="at least 8 examples, got 3"):
+    with pytest.raises(DataError, match=r"at least 8 .*got 3"):
         layer_similarity(model, images)
     assert token_colours(model, images).shape == (3, 2, 2, 3)
     assert token_norms(model, images).registers.shape == (3, 0)

@@ -136,7 +136,7 @@ def test_torch_compile_with_inductor_gives_the_same_logits() -> None:
 def test_odd_sizes_are_refused_with_the_nearest_that_fit(kind: str) -> None:
     model = small_model(kind)
     height, width = model.config.image_size
-    with pytest.raises(ConfigError, match=r"multiple of the patch stride .* nearest that fit"):
+    with pytest.raises(ConfigError, match=rf"got {height + 1}x{width}; .*: {height}(x{width})? and "):
         model(torch.zeros(1, model.config.channels, height + 1, width))
 
 
@@ -187,5 +187,5 @@ def test_features_run_a_hybrids_stem_once_and_refuse_images_of_other_channels_in
     model.stem.register_forward_hook(lambda *_: calls.append(1))
     model.features(images_for(model))
     assert len(calls) == 1
-    with pytest.raises(ConfigError, match=r"images must be \(batch, 3, height, width\)"):
+    with pytest.raises(ConfigError, match=r"^images .*batch, 3, .*\(\d+, 2, "):
         model.features(images_for(model)[:, :2])

@@ -1,5 +1,7 @@
 """Names, parameter counts and costs."""
 
+import re
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -150,39 +152,40 @@ def test_any_patch_size_can_be_named() -> None:
 
 @pytest.mark.parametrize("misspelt", ["ViT-B16", "vit_bse_patch16_224", "BiT-R51x1", "R50+ViT-X/16", ""])
 def test_an_unknown_name_gets_the_three_nearest(misspelt: str) -> None:
-    with pytest.raises(ConfigError, match="no model is called ") as caught:
+    with pytest.raises(ConfigError, match=re.escape(repr(misspelt))) as caught:
         resolve(misspelt)
-    named = caught.value.problem.split("nearest: ")[1].split(", ")
+    named = caught.value.suggestions
     assert len(named) == 3 and set(named) <= set(VARIANTS)
 
 
 def test_the_nearest_name_is_the_one_meant() -> None:
-    with pytest.raises(ConfigError, match="nearest: ViT-B/16"):
+    with pytest.raises(ConfigError, match="'ViT-B16'") as caught:
         create_model("ViT-B16")
+    assert caught.value.suggestions[0] == "ViT-B/16"
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "words"),
     [
-        ({"image_size": 230}, "must be a multiple of the patch stride 16, got 230; nearest that fit: 224 and 240"),
-        ({"image_size": 0}, "must be a multiple of the patch stride 16, got 0; nearest that fit: 16"),
-        ({"image_size": (-5, 40)}, "nearest that fit: 16x32 and 16x48"),
-        ({"image_size": (224, 230)}, "got 224x230; nearest that fit: 224 and 224x240"),
-        ({"width": 770}, "width must be a multiple of num_heads, got 770 and 12; nearest num_heads that fit: 11 and"),
-        ({"num_classes": 0}, "num_classes must be at least 1, got 0; None builds no head"),
-        ({"num_heads": 0}, "num_heads must be at least 1, got 0"),
-        ({"channels": 0}, "channels must be at least 1, got 0"),
-        ({"pooling": "averag"}, "must be one of class_token, average, attention, got 'averag'; nearest: average"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
-        ({"drop_out": 0.1}, "a ViT model has no option 'drop_out'; did you mean 'dropout'?"),
+        ({"image_size": 230}, "16, got 230;.*224 and 240"),
+        ({"image_size": 0}, "16, got 0; .* 16"),
+        ({"image_size": (-5, 40)}, "fit: 16x32 and 16x48"),
+        ({"image_size": (224, 230)}, "224x230; .* 224 and 224x240"),
+        ({"width": 770}, "width .*num_heads, .*770 and 12;.*11"),
+        ({"num_classes": 0}, "num_classes .*got 0; None"),
+        ({"num_heads": 0}, "num_heads .*got 0"),
+        ({"channels": 0}, "channels .*got 0"),
+        ({"pooling": "averag"}, "pooling .*'averag'; .*: average"),
+        ({"dropout": 1.0}, "dropout .*below 1, got 1.0"),
+        ({"drop_out": 0.1}, "ViT .*'drop_out'; .*'dropout'"),
         ({"positions": "sincos_2d", "width": 30, "num_heads": 3}, "multiple of 4, got 30"),
         ({"has_class_token": False}, "pooling='class_token' needs a class token"),
     ],
 )  # fmt: skip
-def test_nonsense_is_refused_in_one_sentence(options: dict[str, object], sentence: str) -> None:
+def test_nonsense_is_refused_in_one_sentence(options: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configure("ViT-B/16", **options)  # type: ignore[arg-type]
-    assert sentence in str(caught.value)
+    assert re.search(words, str(caught.value))
     assert "\n" not in str(caught.value)
 
 

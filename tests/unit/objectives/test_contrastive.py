@@ -128,23 +128,23 @@ def test_the_batch_is_never_divided() -> None:
     def too_large(module: nn.Module, parts: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
         raise torch.OutOfMemoryError("no memory")
 
-    with pytest.raises(vitrine.VitrineError, match="out of memory with 4 images") as caught:
+    with pytest.raises(vitrine.VitrineError, match="memory with 4 images") as caught:
         forward_backward(
             nn.Linear(1, 1), (torch.zeros(4, 1), torch.zeros(4)), loss_of=too_large, state=state,
             autocast=torch.no_grad, processes=vitrine.runtime.processes.Processes(),
         )  # fmt: skip
     assert state.micro_batch == 4
     assert caught.value.advice[0].option == "batch_size"
-    with pytest.raises(ConfigError, match=r"training\.micro_batch=8 does not go with objective simclr"):
+    with pytest.raises(ConfigError, match=r"^training\.micro_batch=8 .*simclr; .*=null$"):
         chosen_recipe("demo", objective="simclr", settings=["training.micro_batch=8"])
 
 
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ConfigError, match="two large views"):
         SimclrObjective(multi_crop=vitrine.data.augmenting.multi_crop.MultiCrop(num_local=2))
-    with pytest.raises(ConfigError, match="temperature must be above 0"):
+    with pytest.raises(ConfigError, match=r"^temperature .*above 0"):
         MocoObjective(temperature=0.0)
-    with pytest.raises(ConfigError, match="momentum must be from 0 to 1"):
+    with pytest.raises(ConfigError, match=r"^momentum.*0 to 1, got 2.0"):
         MocoObjective(momentum=2.0)
 
 

@@ -185,7 +185,7 @@ def test_outputs_stay_in_float32_under_bf16() -> None:
 def test_a_head_and_nonsense_are_refused() -> None:
     with pytest.raises(ConfigError, match="without a head"):
         SelfDistillation(small_vit(num_classes=3), SMALL)
-    with pytest.raises(ConfigError, match="student_temperature must be above 0, got 0"):
+    with pytest.raises(ConfigError, match=r"^student_temperature .*above 0, got 0"):
         SelfDistillationConfig(student_temperature=0)
-    with pytest.raises(ConfigError, match=r"momentum must be from 0 to 1, got 1\.5"):
+    with pytest.raises(ConfigError, match=r"^momentum .*got 1\.5"):
         SelfDistillationConfig(momentum=1.5)

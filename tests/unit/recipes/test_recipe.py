@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from vitrine.data.augmenting.multi_crop import MultiCrop
-from vitrine.errors import ConfigError
+from vitrine.errors import ConfigError, MissingConfigError
 from vitrine.models import create_model
 from vitrine.objectives import DinoObjective, LabelsObjective, MaskedPatchesObjective
 from vitrine.recipes import RECIPES, find_recipe, register_recipe, with_settings
@@ -77,33 +78,30 @@ def test_values_are_read_as_the_kind_of_their_field(setting: str, value: object)
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("training.lrr=1", "there is no setting 'training.lrr'; did you mean 'training.lr'"),
-        ("trainin.lr=1", "there is no setting 'trainin.lr'; did you mean 'training.lr'"),
+        ("training.lrr=1", "'training.lrr'; .*'training.lr'"),
+        ("trainin.lr=1", "'trainin.lr'; .*'training.lr'"),
         ("lr=1", "there is no setting 'lr'"),
-        ("training.lr", "a setting looks like training.lr=3e-4, got 'training.lr'"),
-        ("training.lr=big", "training.lr must be float, got 'big'"),
-        ("training.betas=[0.9", "a value is a number, a word or a list such as [0.1, 0.2], got '[0.9'"),
-        ("training.lr=true", "training.lr must be float, got True"),
-        ("training.total_steps=1.5", "training.total_steps must be int, got 1.5"),
-        (
-            "training.optimizer=sdg",
-            "optimizer must be one of adamw, sgd, muon, lamb, schedule-free, got 'sdg'; nearest: sgd",
-        ),
-        ("training=5", "training is a table of names and values, got 5"),
-        ("training.lr=0", "lr must be above 0 and finite, got 0.0"),
-        ("augment.erase=2", "must be from 0 to 1"),
+        ("training.lr", "training.lr=3e-4, got 'training.lr'"),
+        ("training.lr=big", "training.lr .*float, got 'big'"),
+        ("training.betas=[0.9", r"list .*got '\[0.9'"),
+        ("training.lr=true", "training.lr .*float, got True"),
+        ("training.total_steps=1.5", "training.total_steps .*int, got 1.5"),
+        ("training.optimizer=sdg", "^optimizer .*adamw, .*got 'sdg'; .*sgd$"),
+        ("training=5", "training .*table .*got 5"),
+        ("training.lr=0", "^lr .*above 0 .*got 0.0"),
+        ("augment.erase=2", "^erase, .*1, got 2.0"),
         ("loss=hinge", "softmax"),
         ("views.crop=incepton", "inception"),
-        ("views.device_share=1.5", "device_share must be from 0 to 1"),
-        ("model_options.dropout=much", "model_options.dropout must be float, got 'much'"),
-        ("model_options.depth=2.5", "model_options.depth must be int, got 2.5"),
-        ("model_options.patch_size=small", "model_options.patch_size must be tuple, got 'small'"),
+        ("views.device_share=1.5", "device_share .*0 to 1, .*1.5"),
+        ("model_options.dropout=much", "model_options.dropout .*float, got 'much'"),
+        ("model_options.depth=2.5", "model_options.depth .*int, got 2.5"),
+        ("model_options.patch_size=small", "model_options.patch_size .*tuple, got 'small'"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_what_would_do(setting: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         with_settings(find_recipe("photos"), [setting])
-    assert message in str(caught.value)
+    assert re.search(message, caught.value.problem)
 
 
 def test_a_recipe_whose_bytes_are_no_text_is_named(tmp_path: Path) -> None:
@@ -121,7 +119,7 @@ def test_what_is_not_a_recipe_is_refused(text: str) -> None:
 def test_only_the_inception_crop_is_shared_with_the_device() -> None:
     shared = with_settings(find_recipe("photos"), ["views.crop=inception", "views.device_share=0.5"])
     assert shared.views.device_share == 0.5
-    with pytest.raises(ConfigError, match=r"0 for another crop than inception, got 0\.5 and none"):
+    with pytest.raises(ConfigError, match=r"^device_share.*inception, got 0\.5 and none"):
         with_settings(shared, ["views.crop=none"])
 
 
@@ -165,7 +163,7 @@ def test_powers_of_ten_are_numbers_wherever_a_person_writes_them() -> None:
         to_yaml(find_recipe("photos")).replace("lr: 0.0003", "lr: 3e-5").replace("epochs: 20", "epochs: 2e1")
     )
     assert (from_yaml(typed).training.lr, from_yaml(typed).epochs) == (3e-5, 20)
-    with pytest.raises(ConfigError, match="sweep must be float, got 'e-5'"):
+    with pytest.raises(ConfigError, match=r"^sweep .*float, got 'e-5'"):
         with_settings(find_recipe("photos"), ["sweep=[e-5]"])
 
 
@@ -200,15 +198,16 @@ def test_a_number_of_steps_is_the_same_by_option_and_by_setting() -> None:
     ],
 )
 def test_epochs_and_steps_together_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="use epochs or steps, not both, got 1 and 2"):
+    with pytest.raises(ConfigError, match=r"epochs or steps,.*1 and 2$"):
         chosen_recipe("photos", **options)
 
 
 def test_a_recipe_file_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(to_yaml(find_recipe("demo")))
     assert chosen_recipe(str(tmp_path / "config.yaml")) == find_recipe("demo")
-    with pytest.raises(ConfigError, match=r"no such file: .*config\.yml; did you mean .*config\.yaml\?"):
+    with pytest.raises(MissingConfigError, match=r"config\.yml") as refused:
         chosen_recipe(str(tmp_path / "config.yml"))
+    assert refused.value.suggestions == (str(tmp_path / "config.yaml"),)
     with pytest.raises(ConfigError, match=r"no such file: nowhere/config\.yaml$"):
         chosen_recipe("nowhere/config.yaml")
 
@@ -224,10 +223,12 @@ def test_what_changes_under_way_touches_neither_data_nor_checkpoints() -> None:
         "training.batch_size=8",
         "augment.mixup=0.2",
     ):
-        with pytest.raises(ConfigError, match="cannot change in the middle of a run"):
+        with pytest.raises(ConfigError, match=f"{setting.partition('=')[0]} cannot change") as refused:
             changed_under_way(before, [setting])
-    with pytest.raises(ConfigError, match=r"did you mean 'training\.lr'"):
+        assert refused.value.option == "set"
+    with pytest.raises(ConfigError, match=r"'training.lrr'") as refused:
         changed_under_way(before, ["training.lrr=1"])
+    assert (refused.value.option, refused.value.suggestions) == ("set", ("training.lr",))
     fields = {field.name for field in dataclasses.fields(before.training)}
     assert {path.removeprefix("training.") for path in CHANGEABLE if path.startswith("training.")} <= fields
 
@@ -264,7 +265,7 @@ def test_a_teacher_goes_with_distillation_alone_and_is_named_so_that_it_is_found
     recipe = chosen_recipe("cifar10", objective="distillation", teacher=str(tmp_path / "." / "teacher"))
     assert recipe.objective.teacher == str(tmp_path / "teacher")
     assert not recipe.needs_labels and recipe.augment.mixup == 0
-    with pytest.raises(ConfigError, match="does not go with objective dino") as caught:
+    with pytest.raises(ConfigError, match=r"objective dino$") as caught:
         chosen_recipe(None, objective="dino", teacher="x")
     assert caught.value.option == "teacher"
 
@@ -273,7 +274,7 @@ def test_what_needs_labels_may_be_mixed_and_what_does_not_may_not() -> None:
     learns = "distillation.learns=soft-logits"
     mixed = chosen_recipe(None, objective="distillation", settings=[learns, "augment.mixup=0.2"])
     assert mixed.needs_labels
-    with pytest.raises(ConfigError, match=r"augment\.mixup=0\.2 does not go with objective distillation"):
+    with pytest.raises(ConfigError, match=r"^augment\.mixup=0\.2 .*distillation; .*mixup=0\.0$"):
         chosen_recipe(None, objective="distillation", settings=["augment.mixup=0.2"])
 
 
@@ -281,7 +282,7 @@ def test_a_teacher_is_asked_once_only_where_views_are_not_random() -> None:
     fixed = ["distillation.caches=true", "views.crop=none", "views.flip=false"]
     assert chosen_recipe(None, objective="distillation", settings=fixed).objective.caches
     for change in ("views.flip=true", "views.crop=padded", "augment.jitter=0.1", "augment.num_operations=1"):
-        with pytest.raises(ConfigError, match="needs views that are not random"):
+        with pytest.raises(ConfigError, match=r"^objective\.caches .*views\.crop=none"):
             chosen_recipe(None, objective="distillation", settings=[*fixed, change])
 
 
@@ -346,7 +347,7 @@ def test_settings_keep_their_earlier_names_and_are_refused_with_another_objectiv
         None, objective="dino", settings=["objective.num_prototypes=64", "objective.multi_crop.num_local=2"]
     )
     assert with_settings(find_recipe("photos"), ["loss=sigmoid"]).objective == LabelsObjective(loss="sigmoid")
-    with pytest.raises(ConfigError, match="goes with objective dino, not with labels"):
+    with pytest.raises(ConfigError, match=r"num_prototypes .*dino, not with labels"):
         with_settings(find_recipe("photos"), ["self_distillation.num_prototypes=64"])
     with pytest.raises(ConfigError, match="now a setting of objective"):
         from_yaml("name: x\nobjective: {kind: labels}\nloss: sigmoid")
@@ -355,9 +356,9 @@ def test_settings_keep_their_earlier_names_and_are_refused_with_another_objectiv
 def test_another_objective_by_setting_has_its_own_settings() -> None:
     recipe = with_settings(find_recipe("masked-patches"), ["objective=autoencoder", "objective.hidden=0.5"])
     assert (recipe.objective.kind, recipe.objective.hidden) == ("autoencoder", 0.5)
-    with pytest.raises(ConfigError, match="no objective is called 'dinno'; nearest: dino") as caught:
+    with pytest.raises(ConfigError, match="'dinno'") as caught:
         with_settings(recipe, ["objective=dinno"])
-    assert caught.value.option == "objective"
+    assert (caught.value.option, caught.value.suggestions) == ("objective", ("dino",))
 
 
 def test_a_partial_recipe_file_changes_the_default_recipe_of_the_verb(tmp_path: Path) -> None:

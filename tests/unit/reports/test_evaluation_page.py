@@ -19,11 +19,12 @@ def test_names_in_wide_letters_have_room_beside_the_confusion_matrix():
 
 def test_a_claim_is_doubted_only_beyond_the_interval_of_the_accuracy():
     few, many = Interval(value=0.67, low=0.3, high=0.9), Interval(value=0.67, low=0.64, high=0.7)
-    assert compared(0.58, many) == "more often right than it claims"
-    assert compared(0.75, many) == "less often right than it claims"
-    assert compared(0.66, many) == "about as often right as it claims"
-    assert compared(0.58, few) == "as often right as it claims, within the 95 % interval"
+    assert compared(0.58, many).startswith("more often")
+    assert compared(0.75, many).startswith("less often")
+    assert compared(0.66, many).startswith("about as often")
+    assert compared(0.58, few).endswith("within the 95 % interval")
     figures = score_single_label(
         np.eye(2)[[0, 1]] * 0.1, np.array([0, 1]), classes=("cat", "dog"), resamples=2
     )
-    assert "it claims 52.5 % on average and is right for 100.0 % of 2 images" in claim_words(figures)
+    words = claim_words(figures)
+    assert "claims 52.5 %" in words and "100.0 % of 2 images" in words

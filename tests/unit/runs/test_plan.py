@@ -91,21 +91,19 @@ def test_the_plan_shows_model_data_schedule_memory_and_time(monkeypatch: pytest.
     run = simple_run(evaluate_every=10, precision="fp32")
     text = shown(planned(run))
     for part in (
-        "10 classes", "32x32 px", "32 train, 12 val images", "40 steps of 8 (10 epochs), evaluated every 10 steps",
-        "fp32", "1 MiB for 8 images at a time", "about 6 min", "to run",
+        "10 classes", "32x32 px", "32 train, 12 val images", "40 steps of 8 (10 epochs)", "every 10 steps",
+        "fp32", "1 MiB for 8 images", "about 6 min", "to run",
     ):  # fmt: skip
         assert part in text, part
-    assert "a new head for 10 classes" in shown(planned(run, verb="finetune"))
+    assert "new head for 10 classes" in shown(planned(run, verb="finetune"))
     folds = dataclasses.replace(planned(run, verb="finetune"), num_networks=3)
-    assert (
-        "about 18 min for 3 networks like this one, 6 min if the first is no better than the closed form"
-        in shown(folds)
-    )
+    assert "18 min for 3 networks" in shown(folds) and "6 min if the first" in shown(folds)
     assert "30 steps left" in shown(planned(run, done=10))
-    assert "for 2 images at a time, 4 times per step" in shown(planned(simple_run(micro_batch=2)))
+    divided = shown(planned(simple_run(micro_batch=2)))
+    assert "for 2 images" in divided and "4 times per step" in divided
     monkeypatch.setattr("vitrine.runs.plan.memory_of", lambda device: 2**10)
     assert planned(run, processes=GPU).device_bytes == 2**10
-    assert "fewer images at a time are tried until they fit" in shown(planned(run, processes=GPU))
+    assert "fewer images at a time" in shown(planned(run, processes=GPU))
 
 
 def test_a_run_that_does_not_fit_on_the_disk_is_refused(
@@ -147,4 +145,5 @@ def test_the_score_before_training_has_the_name_that_the_table_of_the_result_giv
     score = ClosedFormScore(
         method="logistic", accuracy=0.5, interval=(0.2, 0.8), num_images=10, seconds=1.0, contenders=(one,)
     )
-    assert next(map(str, closed_form_lines(score))).startswith("Head only: 50.0 % (20.0 to 80.0) of 10")
+    first = next(map(str, closed_form_lines(score)))
+    assert first.startswith("Head only: 50.0 %") and "(20.0 to 80.0) of 10" in first

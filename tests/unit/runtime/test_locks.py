@@ -53,7 +53,7 @@ def test_another_process_is_waited_for_and_that_is_said(tmp_path):
         assert other.stdout is not None and other.stdin is not None
         assert other.stdout.readline() == "in\n"
         with (
-            pytest.raises(ConfigError, match=r"another process .*a; wait for it"),
+            pytest.raises(ConfigError, match=r"process .*/a; wait for it"),
             require_lock(tmp_path / "a", advice="wait for it"),
         ):
             pass
@@ -61,7 +61,8 @@ def test_another_process_is_waited_for_and_that_is_said(tmp_path):
         other.stdin.flush()
         with listening(heard), wait_for_lock(tmp_path / "a"):  # type: ignore[arg-type]
             assert (tmp_path / "done").exists()
-    assert heard.remarks == [f"Waiting for another process that is writing to {tmp_path / 'a'}"]
+    [remark] = heard.remarks
+    assert remark.startswith("Waiting ") and remark.endswith(str(tmp_path / "a"))
 
 
 def test_a_process_that_was_killed_holds_nobody_back(tmp_path):
@@ -100,7 +101,7 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path):
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(ConfigError, match=r"cannot write in .*file: .*choose another folder"),
+        pytest.raises(ConfigError, match=r"cannot write .*file: File exists"),
         wait_for_lock(tmp_path / "file" / "a"),
     ):
         pass

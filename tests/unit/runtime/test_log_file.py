@@ -88,12 +88,12 @@ def test_a_plan_is_logged_as_one_line_per_field_that_has_a_value(tmp_path: Path)
         present(plan)
     first, *lines = (tmp_path / "log.txt").read_text().splitlines()
     assert first.endswith("Run plan:")
-    assert lines == [
-        "  model: ViT-Ti/16",
-        "  num images: train 1,200, val 30",
-        "  image size: 32, 48",
-        "  schedule:",
-        "    total steps: 2,000",
-        "  folder: run",
-        "  is evaluated: yes",
+    assert [line.partition(":")[::2] for line in lines] == [
+        ("  model", " ViT-Ti/16"),
+        ("  num images", " train 1,200, val 30"),
+        ("  image size", " 32, 48"),
+        ("  schedule", ""),
+        ("    total steps", " 2,000"),
+        ("  folder", " run"),
+        ("  is evaluated", " yes"),
     ]

@@ -123,13 +123,14 @@ def test_who_has_lost_a_run_to_another_machine_cannot_write_there(tmp_path, monk
     folder = begin_remote_run(address, may_replace=False)
     written(folder, FIRST)
     publish_run(folder)
-    with pytest.raises(ConfigError, match="already holds a run; choose another address"):
+    with pytest.raises(ConfigError, match=f"{address} already holds") as refused:
         begin_remote_run(address, may_replace=False)
+    assert (refused.value.option, refused.value.advice[0].option) == ("out", "overwrite")
     on_machine("two", tmp_path, monkeypatch)
     fetch_run(address, takes_over=True)
     on_machine("one", tmp_path, monkeypatch)
     written(folder, SECOND)
-    with pytest.raises(ConfigError, match="another process has continued the run"):
+    with pytest.raises(ConfigError, match=f"continued the run at {address};"):
         publish_run(folder)
     assert contents(fetch_run(address)) == FIRST
 
@@ -138,7 +139,7 @@ def test_a_run_that_never_began_leaves_no_trace(tmp_path):
     folder = begin_remote_run(at(tmp_path), may_replace=False)
     discard_remote_run(folder)
     assert contents(tmp_path / "runs") == {} and address_of(folder) is None
-    with pytest.raises(ConfigError, match="is not the address of a training run"):
+    with pytest.raises(ConfigError, match=f"{at(tmp_path)} is not the address"):
         fetch_run(at(tmp_path))
 
 
@@ -158,7 +159,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path, name):
     (tmp_path / "runs" / "x").mkdir(parents=True)
     text = '{"run_files": 1, "token": "t", "files": {"%s": {"at": "run.json", "bytes": 2, "sha256": ""}}}'
     (tmp_path / "runs" / "x" / MANIFEST).write_text(text % name.replace("\\", "\\\\"))
-    with pytest.raises(CheckpointError, match=rf"{MANIFEST} is damaged: it names the file"):
+    with pytest.raises(CheckpointError, match=rf"{MANIFEST} is damaged: .*names"):
         fetch_run(at(tmp_path))
 
 
@@ -168,7 +169,7 @@ def test_a_file_that_was_changed_at_the_address_is_not_loaded(tmp_path, monkeypa
     publish_run(folder)
     (tmp_path / "runs" / "x" / "run.json").write_bytes(b"[]")
     on_machine("two", tmp_path, monkeypatch)
-    with pytest.raises(CheckpointError, match=r"run.json is not the file that was uploaded"):
+    with pytest.raises(CheckpointError, match=r"x/run\.json is not the file"):
         fetch_run(at(tmp_path))
     (tmp_path / "runs" / "x" / "run.json").unlink()
     with pytest.raises(CheckpointError, match=r"run.json is missing"):

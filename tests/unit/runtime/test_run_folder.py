@@ -54,7 +54,8 @@ def test_metrics_after_the_resumed_step_and_a_line_cut_short_are_dropped(tmp_pat
     run.metrics_file.write_text('{"step": 1, "loss": NaN}\n{"step": 2, "val_loss": 1}\n{"step": 3, "lo')
     with run.open_metrics(done_steps=1) as file:
         file.write('{"step": 2}\n')
-    assert run.metrics_file.read_text() == '{"step": 1, "loss": NaN}\n{"step": 2}\n'
+    kept = ['{"step": 1, "loss": NaN}', '{"step": 2}']
+    assert run.metrics_file.read_text() == "".join(f"{line}\n" for line in kept)
     assert [record["step"] for record in run.read_metrics()] == [1, 2]
 
 

@@ -50,5 +50,5 @@ def test_only_what_is_asked_for_is_computed_and_a_batch_without_pictures_is_refu
     only = BatchPredictor(desk / "model", device="cpu", has_embedding=False)
     rows = only({"path": [str(desk / "0.png")]})
     assert "embedding" not in rows and rows["predicted"].shape == (1,)
-    with pytest.raises(DataError, match="a batch needs a column bytes, image, path or pixels, got id"):
+    with pytest.raises(DataError, match=r"bytes, image, path or pixels,.*id$"):
         only({"id": [1]})

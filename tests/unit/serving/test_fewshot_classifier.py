@@ -63,7 +63,7 @@ def test_a_model_without_a_head_and_a_resnet_get_one(tmp_path):
         ({"weight": "text"}, "damaged"),
         ({"bias": [0.0, 1.0]}, "damaged"),
         ({"bias": [0.0, 1.0, float("inf")]}, "damaged"),
-        ({"weight": [[1.0] * 31] * 3}, "31 features, the model has 32"),
+        ({"weight": [[1.0] * 31] * 3}, "31 features, .*32"),
     ],
 )
 def test_a_file_that_is_not_right_is_refused(loaded, tmp_path, changes, words):

@@ -63,13 +63,14 @@ def test_a_graph_of_other_weights_of_another_input_or_no_graph_is_refused(folder
 
 
 def test_models_are_served_each_under_a_name_of_its_own_and_not_too_many(folder, model):
-    found = opened(model, model)
-    assert [each.name for each in found.models] == [folder.name, f"{folder.name} (2)"]
-    assert found.run is None
-    assert found.awaited == ()
+    hosting = opened(model, model)
+    assert [each.name for each in hosting.models] == [folder.name, f"{folder.name} (2)"]
+    assert hosting.run is None
+    assert hosting.awaited == ()
     for sources in ((), (model,) * 17):
-        with pytest.raises(ConfigError, match="must be 1 to 16 models"):
+        with pytest.raises(ConfigError, match=f"1 to 16 .*got {len(sources)}") as refused:
             opened(*sources)
+        assert refused.value.option == "models"
 
 
 def test_a_model_is_called_after_its_run_or_file(folder, model):

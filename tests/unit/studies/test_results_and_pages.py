@@ -49,10 +49,10 @@ def test_a_file_that_was_cut_off_in_its_first_line_begins_anew(tmp_path: Path) -
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("not json\n")
-    with pytest.raises(DataError, match="line 1, is not JSON"):
+    with pytest.raises(DataError, match=r"results\.jsonl, line 1, .*JSON"):
         read_results(tmp_path)
     (tmp_path / FILE).write_text('{"study": "head"}\n')
-    with pytest.raises(DataError, match="line 1, is not a finished run"):
+    with pytest.raises(DataError, match=r"results\.jsonl, line 1, .*finished run"):
         read_results(tmp_path)
 
 
@@ -96,13 +96,13 @@ def test_the_document_replaces_its_sections_and_keeps_what_people_wrote(tmp_path
     bad = made_results("positions", lambda run: 0.5)
     good = made_results("positions", lambda run: 0.3 if run.settings["positions"] == "none" else 0.5)
     write_document(file, [Section(study, bad, "vitrine study positions cifar10")])
-    assert "**Verdict: open (at small scale on made-up).**" in file.read_text()
+    assert "**Verdict: open (" in file.read_text()
     file.write_text(file.read_text() + "\nMore by hand.\n")
     write_document(file, [Section(study, good, "vitrine study positions cifar10")])
     text = file.read_text()
     assert "Written by hand." in text
     assert "More by hand." in text
-    assert "**Verdict: reproduced (at small scale on made-up).**" in text
+    assert "**Verdict: reproduced (" in text and "small scale on made-up" in text
     assert "Verdict: open" not in text
     assert text.count("<!-- study positions -->") == 1
     assert (tmp_path / "studies" / "positions.svg").read_text().startswith("<svg")

@@ -25,7 +25,7 @@ from unit.training.simple import (
 )
 
 from vitrine.data.loading.loader import Batch
-from vitrine.errors import CheckpointError, DataError, MissingDataError, TrainingError, TryOption, TryVerb
+from vitrine.errors import CheckpointError, DataError, MissingDataError, TryOption, TryVerb
 from vitrine.models import create_model
 from vitrine.runtime import files
 from vitrine.runtime.progress import listening
@@ -173,11 +173,9 @@ def test_a_loss_that_is_not_finite_stops_at_that_step_and_keeps_the_last_good_we
         return losses * (float("nan") if len(seen) == 6 else 1.0), stats
 
     folder = fresh_folder(tmp_path)
-    with pytest.raises(
-        TrainingError, match=r"step 6 is NaN or infinity.*picture-5.*lower learning rate"
-    ) as caught:
+    with pytest.raises(NotFiniteError, match=r"picture-5.*lower learning rate") as caught:
         train(small_model(), Changed(task, loss_of=spoilt), config=config, folder=folder)
-    assert caught.value.exit_code == 3
+    assert (caught.value.exit_code, caught.value.step) == (3, 6)
     assert_equal(weights_of(folder / STOPPED), seen[5])  # as they were before the sixth step
     assert numbers_of(folder / STOPPED)["step"] == 5
     # The last checkpoint is of the fifth step: no learning rate helps there.
@@ -239,8 +237,9 @@ def test_steps_after_one_that_is_not_finite_are_never_saved_as_done(
         return losses * (float("nan") if len(seen) == 5 else 1.0), stats
 
     folder = fresh_folder(tmp_path)
-    with pytest.raises(NotFiniteError, match="step 5 is NaN or infinity"):
+    with pytest.raises(NotFiniteError, match="NaN or infinity") as caught:
         train(small_model(), Changed(task, loss_of=spoilt), config=config, folder=folder)
+    assert caught.value.step == 5
     assert numbers_of(folder / STOPPED)["step"] == 4
     assert numbers_of(folder / LAST)["step"] == 0
 
@@ -296,9 +295,9 @@ def test_a_signal_saves_and_stops_with_its_exit_code(tmp_path: Path, number: int
             yield batch
 
     before = signal.getsignal(number)
-    with pytest.raises(StoppedError, match="stopped after step 8 of 20") as caught:
+    with pytest.raises(StoppedError, match="step 8 of 20") as caught:
         train(small_model(), Changed(task, batches=until), config=CONFIG, folder=folder)
-    assert caught.value.exit_code == 130
+    assert (caught.value.exit_code, caught.value.step) == (130, 8)
     assert caught.value.advice == (TryVerb("resume", (str(folder.parent),), "to continue"),)
     assert numbers_of(folder / LAST)["step"] == 8
     assert signal.getsignal(number) is before
@@ -312,10 +311,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_says_what_is_needed(
     good = (folder / LAST).read_bytes()
     full = type("Usage", (), {"free": 100})()
     monkeypatch.setattr(files.shutil, "disk_usage", lambda path: full)
-    with pytest.raises(
-        CheckpointError,
-        match="MB free and a checkpoint needs",
-    ):
+    with pytest.raises(CheckpointError, match=r"0\.0 MB free .*needs"):
         train(small_model(), small_task(), config=CONFIG, folder=folder)
     assert (folder / LAST).read_bytes() == good
 
@@ -327,7 +323,7 @@ def test_the_best_weights_are_kept_and_patience_ends_the_run(tmp_path: Path) -> 
     folder, said = fresh_folder(tmp_path), Said()
     with listening(said):
         outcome = train(small_model(), task, config=config, folder=folder)
-    assert said.remarks[-1] == "Stopped early, after step 8 of 20: no improvement in 2 evaluations"
+    assert said.remarks[-1].startswith("Stopped early") and "step 8 of 20" in said.remarks[-1]
     assert (outcome.best, outcome.best_step, outcome.steps) == (0.5, 4, 8)
     assert numbers_of(folder / BEST)["step"] == 4
 
@@ -370,7 +366,8 @@ def test_every_evaluation_is_said_with_its_step(tmp_path: Path) -> None:
     task = Changed(small_task(config), evaluate=lambda model: {"loss": 0.25, "accuracy": 0.875})
     with listening(said):
         train(small_model(), task, config=config, folder=fresh_folder(tmp_path))
-    assert said.remarks == [f"Step {step}: validation loss 0.25, accuracy 87.5 %" for step in (2, 4)]
+    figures = "validation loss 0.25, accuracy 87.5 %"
+    assert said.remarks == [f"Step {step}: {figures}" for step in (2, 4)]
 
 
 def test_averages_follow_the_weights_by_the_formula(tmp_path: Path) -> None:
@@ -400,7 +397,7 @@ def test_a_state_that_was_cut_short_is_refused_in_one_sentence(tmp_path: Path) -
     train(small_model(), small_task(), config=Changed(CONFIG, total_steps=5), folder=folder)
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes((folder / LAST).read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match="is not a training state that can be read"):
+    with pytest.raises(CheckpointError, match=r"broken\.safetensors.*not a training state"):
         train(small_model(), small_task(), config=CONFIG, folder=folder, resume_from=broken)
 
 
@@ -436,7 +433,7 @@ def test_records_that_cannot_be_written_stop_the_run_in_one_sentence(tmp_path: P
         def close(self) -> None:
             sink.close()
 
-    with pytest.raises(CheckpointError, match="No space left on device; the last good checkpoint is kept"):
+    with pytest.raises(CheckpointError, match=r"No space left.*checkpoint is kept"):
         train(small_model(), small_task(config), config=config, folder=folder, sinks=[Filling()])
     sink.close()
     file.close()
@@ -467,9 +464,7 @@ def test_out_of_memory_with_one_image_says_what_may_help(tmp_path: Path) -> None
         raise torch.OutOfMemoryError("no room")
 
     task = Changed(small_task(), loss_of=never)
-    with pytest.raises(
-        TrainingError, match=r"out of memory with 1 image.*activation_checkpointing"
-    ) as caught:
+    with pytest.raises(NoMemoryError, match=r"memory with 1 image.*activation_checkpointing") as caught:
         train(small_model(), task, config=CONFIG, folder=fresh_folder(tmp_path))
     assert caught.value.exit_code == 3
 
@@ -504,7 +499,7 @@ def test_data_that_vanishes_stops_the_run_with_every_step_before_saved(tmp_path:
         raise gone
 
     broken = until_gone(task, 7, gone) if when == "training" else Changed(task, evaluate=evaluate)
-    with pytest.raises(DataError, match=r"cannot read a\.png; training stopped after step 7") as caught:
+    with pytest.raises(DataError, match=r"a\.png; .*after step 7") as caught:
         train(small_model(), broken, config=config, folder=folder, sinks=[first])
     assert caught.value.advice[-1] == TryVerb("resume", (str(folder.parent),), "to continue")
     assert numbers_of(folder / LAST)["step"] == 7

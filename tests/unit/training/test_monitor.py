@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,18 +26,15 @@ STEADY = [2.0, 2.1, 1.9, 2.0, 2.05, 1.95, 2.0, 2.1, 1.9, 2.0]
 
 
 def test_a_spike_is_reported_where_it_begins_and_where_it_ends() -> None:
-    assert sentences([*STEADY, 6.0, 8.0, 3.5, 2.1, 2.0]) == [
-        "Loss spike at step 110: 6 after 2, gradient norm 3 after 1",
-        "Loss back at 2.1 at step 140, after the spike to 8 at step 110",
-    ]
+    spike, back = sentences([*STEADY, 6.0, 8.0, 3.5, 2.1, 2.0])
+    assert "step 110: 6 after 2," in spike and spike.endswith("norm 3 after 1")
+    assert "2.1 at step 140," in back and back.endswith("to 8 at step 110")
 
 
 def test_a_loss_that_stays_high_is_reported_once_and_then_the_usual_one() -> None:
-    found = sentences([*STEADY, *[6.0] * 60])
-    assert len(found) == 2
-    assert found[1].startswith(
-        "The loss has not recovered from the spike at step 110: 6 now, 2 before; resume"
-    )
+    reports = sentences([*STEADY, *[6.0] * 60])
+    assert len(reports) == 2
+    assert "spike at step 110: " in reports[1] and "6 now, 2 before; resume" in reports[1]
 
 
 @pytest.mark.parametrize(
@@ -57,9 +55,9 @@ def evaluated(pairs: list[tuple[float, float]]) -> list[str]:
 
 def test_overfitting_is_reported_once_with_the_step_of_the_least_validation_loss() -> None:
     falling = [(1.0, 1.1), (0.8, 0.9), (0.6, 0.95), (0.4, 1.0), (0.3, 1.1), (0.2, 1.2), (0.1, 1.3)]
-    assert evaluated(falling) == [
-        "Overfitting since step 20: validation loss rose from 0.9 to 1.1, training loss fell from 0.8 to 0.3"
-    ]
+    [report] = evaluated(falling)
+    assert report.startswith("Overfitting since step 20: ")
+    assert "from 0.9 to 1.1, " in report and report.endswith("from 0.8 to 0.3")
     assert evaluated([(1.0, 1.1), (1.0, 1.2), (1.0, 1.3), (1.0, 1.4), (1.0, 1.5)]) == []
 
 
@@ -71,10 +69,8 @@ def test_accuracies_far_apart_are_reported_and_again_only_when_further() -> None
     for training, validation in ((0.6, 0.5), (0.9, 0.65), (0.92, 0.65), (0.99, 0.6)):
         monitor.after_log({"step": 10, "loss": 1.0, "gradient_norm": 1.0, "accuracy": training})
         said.append(monitor.after_evaluation(10, {"accuracy": validation}))
-    assert said == [
-        None, "Training accuracy 90.0 %, validation accuracy 65.0 %: 25 points apart", None,
-        "Training accuracy 99.0 %, validation accuracy 60.0 %: 39 points apart",
-    ]  # fmt: skip
+    numbers = [report and re.findall(r"\d[\d.]*", report) for report in said]
+    assert numbers == [None, ["90.0", "65.0", "25"], None, ["99.0", "60.0", "39"]]
 
 
 def test_its_state_survives_json_and_refuses_what_it_does_not_know() -> None:
@@ -82,7 +78,8 @@ def test_its_state_survives_json_and_refuses_what_it_does_not_know() -> None:
     sentences([*STEADY, 6.0], monitor)
     again = Monitor.of(json.loads(json.dumps(monitor.numbers())))
     assert again == monitor and len(again.losses) <= WINDOW
-    assert sentences([2.0], again) == ["Loss back at 2 at step 10, after the spike to 6 at step 110"]
+    [report] = sentences([2.0], again)
+    assert "at 2 at step 10," in report and report.endswith("to 6 at step 110")
     for bad in ({"unknown": 1}, {"losses": ["x"]}):
         with pytest.raises(CheckpointError):
             Monitor.of(bad)

@@ -99,7 +99,7 @@ def test_frozen_blocks_stay_as_they_are_from_the_embedding_on() -> None:
     assert frozen == {name for name, _ in model.named_parameters() if name.startswith(early)}
     make_optimizer(model, TrainingConfig())
     assert all(parameter.requires_grad for parameter in model.parameters())
-    with pytest.raises(ConfigError, match="must be at most 3, the number of blocks of the model, got 4"):
+    with pytest.raises(ConfigError, match=r"at most 3, .*got 4$"):
         make_optimizer(model, TrainingConfig(frozen_blocks=4))
 
 

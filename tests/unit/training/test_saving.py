@@ -69,7 +69,7 @@ def test_a_crash_between_two_renamings_loses_nothing(tmp_path: Path) -> None:
 def test_numbers_that_cannot_be_read_are_refused_in_one_sentence(tmp_path: Path) -> None:
     broken = sharded(tmp_path / "last", None)
     (broken / "numbers.json").write_text("{")
-    with pytest.raises(CheckpointError, match="is not a training state that can be read"):
+    with pytest.raises(CheckpointError, match=r"last .*not a training state"):
         numbers_of(broken)
 
 
@@ -110,7 +110,7 @@ def test_one_flipped_bit_is_noticed_and_the_checkpoint_before_is_used(stopped: P
         require_undamaged,
         lambda path: train(small_model(), small_task(), config=CONFIG, folder=path.parent, resume_from=path),
     ):
-        with pytest.raises(CheckpointError, match="not a training state that can be read"):
+        with pytest.raises(CheckpointError, match="not a training state"):
             reading(stopped)
 
 

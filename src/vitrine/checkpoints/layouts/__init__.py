@@ -136,6 +136,7 @@ def layout_for(target: Target, config: ModelConfig, *, generation: Generation = 
         raise ConfigError(
             f"must be one of {', '.join(writers)}, got {target!r}; nearest: {nearest(target, writers)[0]}",
             option="to",
+            suggestions=nearest(target, writers),
         )
     return writers[target](config, generation)
 

@@ -134,7 +134,10 @@ def check_methods(by: Collection[str], *, has_features: bool) -> None:
         if method not in METHODS:
             close = near_match(method, METHODS)
             hint = f"; did you mean {close}?" if close else ""
-            raise ConfigError(f"there is no method {method!r}, only {', '.join(METHODS)}{hint}")
+            raise ConfigError(
+                f"there is no method {method!r}, only {', '.join(METHODS)}{hint}",
+                suggestions=[close] if close else [],
+            )
     if not by:
         raise ConfigError(f"no search method given; pass one or more of {', '.join(METHODS)}")
     if "features" in by and not has_features:

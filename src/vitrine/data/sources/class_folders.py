@@ -31,7 +31,7 @@ def open_all(address: str) -> dict[str, Source]:
     split_folders = find_splits(names)
     extra = [name for name in names if name not in split_folders.values()]
     if not names:
-        raise DataError(_nothing_in(base))
+        raise _nothing_in(base)
     for table in tables_in(root):
         notice(
             f"{printable(str(table))} has labels, too; the folders are the classes, unless you pass the table instead"
@@ -41,7 +41,7 @@ def open_all(address: str) -> dict[str, Source]:
         return {ALL: list_class_folders(base, classes=names, address=address, root=root)}
     classes = sorted({name for folder in split_folders.values() for name in subfolders(base / folder)})
     if not classes:
-        raise DataError(_nothing_in(base))
+        raise _nothing_in(base)
     return {
         split: list_class_folders(base, classes=classes, under=folder, address=address, root=root)
         for split, folder in split_folders.items()
@@ -93,7 +93,7 @@ def list_class_folders(
 
     listed = Strings(paths())
     if len(listed) == 0:
-        raise DataError(_nothing_in(base / under))
+        raise _nothing_in(base / under)
     return FileList(
         root or base,
         listed,
@@ -105,12 +105,12 @@ def list_class_folders(
     )
 
 
-def _nothing_in(folder: Path) -> str:
+def _nothing_in(folder: Path) -> DataError:
     if not folder.exists():
         return no_such(folder, kind="folder")
     loose = sum(1 for _ in list_images(folder))
     if not loose:
-        return no_images(folder)
+        return DataError(no_images(folder))
     tables = [table.name for table in tables_in(folder)]
     spreadsheets = [
         entry.name for entry in scan(str(folder)) if Path(entry.name).suffix.lower() in SPREADSHEETS
@@ -122,7 +122,9 @@ def _nothing_in(folder: Path) -> str:
         advice = f"save {some_of(spreadsheets)} as CSV, with the columns path and label"
     else:
         advice += ", or pass a .csv with the columns path and label"
-    return f"{printable(str(folder))} contains {counted(loose, 'image')} but no class folders; {advice}"
+    return DataError(
+        f"{printable(str(folder))} contains {counted(loose, 'image')} but no class folders; {advice}"
+    )
 
 
 def open_unlabelled(address: str) -> Source:

@@ -94,7 +94,7 @@ def require_path(path: Path) -> Path:
         raise MissingDataError(f"{printable(str(path))} is a broken link to {os.readlink(path)}")  # noqa: PTH115
     if path.exists():
         return path
-    raise MissingDataError(no_such(path, kind="file" if path.suffix else "folder"))
+    raise no_such(path, kind="file" if path.suffix else "folder")
 
 
 def require_inside(name: str, folder: str | Path, *, listing: str) -> None:
@@ -121,8 +121,8 @@ def _inside(names: Iterable[str], folder: Path, listing: str) -> Iterator[str]:
         yield name
 
 
-def no_such(path: Path, *, kind: str) -> str:
-    """Return the sentence that `path` does not exist, with the most similar one that does."""
+def no_such(path: Path, *, kind: str) -> MissingDataError:
+    """Return the error that `path` does not exist, with the most similar one that does."""
     parent = path.parent
     while not parent.is_dir() and parent != parent.parent:
         path, parent = parent, parent.parent
@@ -132,7 +132,10 @@ def no_such(path: Path, *, kind: str) -> str:
     except OSError:
         names = []
     close = near_match(path.name, names)
-    return f"{text}; did you mean {printable(str(parent / close))}?" if close else text
+    if not close:
+        return MissingDataError(text)
+    existing = printable(str(parent / close))
+    return MissingDataError(f"{text}; did you mean {existing}?", suggestions=[existing])
 
 
 def _grow(items: Iterable[str], buffer: bytearray) -> Iterator[int]:

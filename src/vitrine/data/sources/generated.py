@@ -240,7 +240,9 @@ def open_all(address: str) -> dict[str, Source]:
         if name not in _OPTIONS:
             close = near_match(name, _OPTIONS)
             hint = f"did you mean {close}?" if close else f"it has {', '.join(_OPTIONS)}"
-            raise ConfigError(f"generated:shapes has no option {name!r}; {hint}")
+            raise ConfigError(
+                f"generated:shapes has no option {name!r}; {hint}", suggestions=[close] if close else []
+            )
     count = _number(options, "count", 5000)
     counts = {
         "train": count,

@@ -136,6 +136,7 @@ def _matches(source: Source, by: str, *, columns: tuple[str, ...]) -> Iterable[s
         raise ConfigError(
             f"{by!r} is {known} expression that matches a name such as {printable(source.name(0))}{hint}",
             option="group",
+            suggestions=[close] if close else [],
         )
     return [None if one is None else one.group(1) if pattern.groups else one.group(0) for one in matches]
 

@@ -21,7 +21,8 @@ def match_classes(source: Source, classes: Sequence[str]) -> Source:
             hint = f"did you mean {printable(close)}?" if close else f"they are {some_of(classes)}"
             raise DataError(
                 f"{printable(source.address)} has the label {printable(name)}, which is not one of the "
-                f"{len(number)} classes; {hint}"
+                f"{len(number)} classes; {hint}",
+                suggestions=[close] if close else [],
             )
     table = np.array([number.get(name, NO_LABEL) for name in source.classes] + [NO_LABEL], dtype=np.int32)
     matched = Subset(source, np.arange(len(source)))

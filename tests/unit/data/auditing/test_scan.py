@@ -1,4 +1,5 @@
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -93,7 +94,8 @@ def test_a_bad_file_is_named_with_its_reason(tmp_path, name, data, problem, word
         kept = skip_unreadable(splits, report)
     assert len(kept["all"]) == len(splits["all"]) - 1
     assert all(kept["all"].name(index) != issue.path for index in range(len(kept["all"])))
-    assert listener.said == [f"Skipped 1 of 13 files: 1 {problem}"]
+    [said] = listener.said
+    assert "1 of 13 files" in said and said.endswith(f"1 {problem}")
 
 
 def test_a_link_that_leads_nowhere_is_unreadable(tmp_path):
@@ -126,7 +128,7 @@ def test_unusual_kinds_are_converted_and_counted_and_are_no_problem(tmp_path):
     frames[0].save(root / "cat" / "film.webp", save_all=True, append_images=frames[1:])
     report, _ = scan_folder(root)
     assert report.issues == ()
-    assert report.converted == {
+    conversions = {
         "rotated by EXIF orientation": 1,
         "16-bit or deeper, scaled to 8 bits": 1,
         "alpha composited on white": 1,
@@ -135,6 +137,7 @@ def test_unusual_kinds_are_converted_and_counted_and_are_no_problem(tmp_path):
         "grey expanded to RGB": 2,
         "animated, first frame used": 1,
     }
+    assert report.converted == conversions
 
 
 def test_copies_are_told_apart_by_where_they_are_and_what_they_are_called(tmp_path):
@@ -152,7 +155,7 @@ def test_copies_are_told_apart_by_where_they_are_and_what_they_are_called(tmp_pa
     assert leak.path == "val/dog/leak.jpg" and "train/dog/2.png" in leak.detail
     (conflict,) = issues_of(report, "conflicting labels")
     assert conflict.path == "train/dog/wrong.png"
-    assert conflict.detail == "identical to train/cat/0.png, which is cat, not dog"
+    assert re.search(r"train/cat/0\.png, .*cat, not dog", conflict.detail)
     assert issues_of(report, "exact duplicate")[0].path == "train/cat/again.png"
     near = issues_of(report, "near duplicate")[0]
     assert {near.path, near.detail.split()[-1]} == {"train/dog/near.jpg", "train/dog/1.png"}
@@ -194,7 +197,9 @@ def test_empty_missing_and_tiny_classes_are_named_with_their_counts(tmp_path):
         ("val/cat", "missing class"),
         ("rare", "tiny class"),
     ]
-    assert issues_of(report, "missing class")[0].detail == "val has no images of cat (6 in train, 0 in val)"
+    detail = issues_of(report, "missing class")[0].detail
+    assert detail.startswith("val ") and "of cat" in detail
+    assert re.findall(r"\d+ in \w+", detail) == ["6 in train", "0 in val"]
     assert report.classes == ("bird", "cat", "empty", "rare")
 
 

@@ -156,7 +156,7 @@ def test_cutmix_labels_are_the_share_of_pixels():
 
 
 def test_mixing_an_odd_number_of_images_is_refused():
-    with pytest.raises(ConfigError, match="need an even number of images per process, got 3"):
+    with pytest.raises(ConfigError, match=r"mixup .*even .*got 3"):
         augment(
             batch(3),
             torch.zeros(3, dtype=torch.long),

@@ -141,10 +141,10 @@ def test_the_changes_happen_as_often_as_they_should() -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"num_local": -1}, "num_local must be 0 or more, got -1"),
-        ({"local_area": (0.5, 0.2)}, "local_area must be two shares of the image"),
-        ({"colours": 3.0}, "colours must be from 0 to 2.5, got 3"),
-        ({"local_size": 0}, "local_size must be at least 1, or null, got 0"),
+        ({"num_local": -1}, "num_local .*got -1"),
+        ({"local_area": (0.5, 0.2)}, "local_area .*two shares"),
+        ({"colours": 3.0}, "colours .*2.5, got 3"),
+        ({"local_size": 0}, "local_size .*null, got 0"),
     ],
 )
 def test_nonsense_is_refused(option: dict[str, object], message: str) -> None:

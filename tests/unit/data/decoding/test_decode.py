@@ -17,7 +17,7 @@ from vitrine.data.decoding import decode as decoding
 from vitrine.data.decoding import image_file as colours
 from vitrine.data.decoding.decode import DECODER_TOLERANCE, decode, read_layout, scale_factor, upper_rows
 from vitrine.data.decoding.image_file import MAX_SIDE, first_frame, read_facts
-from vitrine.errors import DataError
+from vitrine.errors import DataError, ImageSizeError
 
 
 @pytest.fixture(params=["simplejpeg", "pillow"])
@@ -168,7 +168,7 @@ def test_the_first_frame_of_an_animation_is_taken():
 def test_raw_pixels_pass_through_and_other_arrays_are_refused():
     pixels = smooth(6, 7)
     assert decode(pixels) is pixels
-    with pytest.raises(DataError, match=r"x is an array of float64 with shape \(2, 2\); pass uint8"):
+    with pytest.raises(DataError, match=r"^x.*float64.*\(2, 2\); pass uint8"):
         decode(np.zeros((2, 2)), name="x")  # type: ignore[arg-type]
 
 
@@ -251,20 +251,20 @@ def test_a_truncated_png_is_named_with_its_reason():
         (b"", r"x\.jpg is empty \(0 bytes\)"),
         (
             b"hello, this is a text file\n" * 10,
-            r"x\.jpg is not an image that can be read \(it looks like text\)",
+            r"x\.jpg is not .*\(it.*like text\)",
         ),
-        (b"<!DOCTYPE html><html></html>", r"x\.jpg is not an image .*HTML"),
+        (b"<!DOCTYPE html><html></html>", r"x\.jpg is not .*HTML"),
         (
             b"\0\0\0\x18ftypheic\0\0\0\0mif1heic\xff",
-            r"x\.jpg is not an image .*\((HEIC.*vitrine\[heic\]|damaged HEIC)",
+            r"x\.jpg is not .*\((HEIC.*vitrine\[heic\]|damaged HEIC)",
         ),
         (
             b"\0\0\0\x18ftypmp42\0\0\0\0isom\xff",
-            r"x\.jpg is not an image .*\(a video; extract frames .*ffmpeg -i x\.jpg",
+            r"x\.jpg is not .*video; .*ffmpeg.*x\.jpg",
         ),
-        (b"%PDF-1.7\n\xff", r"x\.jpg is not an image .*\(a PDF\)"),
-        (b"\0" * 900, r"x\.jpg is not an image .*only zero bytes"),
-        (b"\xff\xd8\xff\xe0 broken", r"x\.jpg is a damaged JPEG: its header cannot be read"),
+        (b"%PDF-1.7\n\xff", r"x\.jpg is not .*\(a PDF\)"),
+        (b"\0" * 900, r"x\.jpg is not .*zero bytes"),
+        (b"\xff\xd8\xff\xe0 broken", r"x\.jpg is a damaged JPEG:.*header"),
     ],
 )
 def test_what_is_no_image_is_named_with_its_reason(decoder, data, message):
@@ -292,7 +292,7 @@ def test_a_jpeg_bomb_is_refused_by_its_header(decoder):
     data = bytearray(encoded(smooth(16, 16), "JPEG"))
     at = read_layout(bytes(data)).height_at
     data[at : at + 4] = struct.pack(">HH", 60_000, 60_000)
-    with pytest.raises(DataError, match=r"b\.jpg (declares 60000 x 60000|is too large)"):
+    with pytest.raises(ImageSizeError, match=r"b\.jpg .*178956970"):
         decode(bytes(data), name="b.jpg")
     assert MAX_SIDE == 65_535
 

@@ -117,16 +117,16 @@ def test_files_that_are_not_for_the_device_are_spoken_of_once(without_cuda, tmp_
     heard = Heard()
     with listening(heard):
         collect(tmp_path, stop_step=3, num_workers=0, device_share=1.0)
-    assert len(heard.said) == 1 and heard.said[0].startswith("nvJPEG cannot decode most of these files")
+    assert len(heard.said) == 1 and heard.said[0].startswith("nvJPEG cannot decode most")
 
 
 def test_nonsense_is_refused(photos):
     source = open_source(photos)
-    with pytest.raises(ConfigError, match=r"device_share must be from 0 to 1, got 1\.5"):
+    with pytest.raises(ConfigError, match=r"device_share .*got 1\.5"):
         Loader(source, VIEW, batch_size=8, device_share=1.5)
-    with pytest.raises(ConfigError, match="device_share needs a CUDA device, got cpu"):
+    with pytest.raises(ConfigError, match=r"device_share .*CUDA device, got cpu"):
         Loader(source, VIEW, batch_size=8, device_share=0.5)
-    with pytest.raises(ConfigError, match="device_share needs training views with the inception crop"):
+    with pytest.raises(ConfigError, match=r"device_share .*the inception crop"):
         Loader(source, Preprocess(size=(16, 16)), batch_size=8, device_share=0.5)
 
 

@@ -107,7 +107,7 @@ def test_a_bad_file_stops_training_with_its_name(tmp_path):
     (tmp_path / "a" / "01.png").write_bytes(b"nonsense")
     with (
         Loader(open_source(tmp_path), VIEW, batch_size=6, num_workers=2) as loader,
-        pytest.raises(DataError, match=r"^a/01\.png is not an image that can be read"),
+        pytest.raises(DataError, match=r"^a/01\.png is not an image"),
     ):
         next(loader.training_batches())
 
@@ -148,7 +148,7 @@ def test_worker_processes_that_all_die_stop_the_loader_even_where_a_batch_is_mor
     options = {"num_workers": num_workers, "worker_kind": "processes"}
     with (
         Loader(Deadly(count=rows, size=8), TrainView(size=(1, 1)), batch_size=rows, **options) as loader,
-        pytest.raises(DataError, match=r"data worker process ended with code 9.*use fewer workers"),
+        pytest.raises(DataError, match=r"code 9.*use fewer workers"),
     ):
         next(loader.training_batches())
 
@@ -194,11 +194,11 @@ def test_memory_does_not_grow_with_epochs(source):
 
 
 def test_nonsense_is_refused(source):
-    with pytest.raises(ConfigError, match="num_workers must be 0 or more"):
+    with pytest.raises(ConfigError, match=r"num_workers .*got -1"):
         Loader(source, VIEW, batch_size=8, num_workers=-1)
-    with pytest.raises(ConfigError, match="worker_kind must be threads or processes, got 'fibers'"):
+    with pytest.raises(ConfigError, match=r"worker_kind.*threads or processes,.*'fibers'$"):
         Loader(source, VIEW, batch_size=8, worker_kind="fibers")
-    with pytest.raises(ConfigError, match="multiple of the number of processes, got 8 and 3"):
+    with pytest.raises(ConfigError, match=r"batch_size.* 8 and 3;.*6.*9$"):
         Loader(source, VIEW, batch_size=8, world_size=3)
 
 

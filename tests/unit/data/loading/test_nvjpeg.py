@@ -83,13 +83,13 @@ def test_views_made_on_the_device_are_those_of_the_workers(monkeypatch):
 def test_what_cannot_be_read_is_black_and_named_by_row(monkeypatch):
     monkeypatch.setattr(decode_cuda, "nvjpeg", fake_nvjpeg)
     good = encoded(smooth(50, 60), "JPEG")
-    files = [good, DataError("gone.jpg is not there any more"), b"", good[:200]]
-    found = render_rows(examples_of(*files), numbers=numbers_for(4), view=VIEW, device=CPU)
-    assert list(found.failures) == [1, 2, 3]
-    assert found.failures[1] == "gone.jpg is not there any more"
-    assert found.failures[2] == "2.jpg is empty (0 bytes)"
-    assert found.failures[3].startswith("3.jpg is a damaged JPEG")
-    assert found.images[0].sum() > 0 and found.images[1:].sum() == 0
+    files = [good, DataError("gone.jpg is missing"), b"", good[:200]]
+    rows = render_rows(examples_of(*files), numbers=numbers_for(4), view=VIEW, device=CPU)
+    assert list(rows.failures) == [1, 2, 3]
+    assert rows.failures[1] == "gone.jpg is missing"
+    assert rows.failures[2] == "2.jpg is empty (0 bytes)"
+    assert rows.failures[3].startswith("3.jpg is a damaged JPEG")
+    assert rows.images[0].sum() > 0 and rows.images[1:].sum() == 0
 
 
 def test_a_file_that_nvjpeg_refuses_does_not_take_its_company_along(monkeypatch):
@@ -109,7 +109,7 @@ def test_a_file_that_nvjpeg_refuses_does_not_take_its_company_along(monkeypatch)
 
 
 def test_a_machine_without_cuda_is_refused():
-    with pytest.raises(ConfigError, match="device_share needs a CUDA device, got cpu"):
+    with pytest.raises(ConfigError, match=r"device_share .*CUDA device, got cpu"):
         require_nvjpeg(CPU)
 
 
@@ -121,9 +121,7 @@ def test_a_torchvision_without_nvjpeg_is_refused_with_its_reason(monkeypatch):
     monkeypatch.setattr(
         torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None)
     )
-    with pytest.raises(
-        ConfigError, match=r"no working nvJPEG \(decode_jpegs_cuda: .* support\); with device_share 0"
-    ):
+    with pytest.raises(ConfigError, match=r"nvJPEG \(decode_jpegs_cuda: .*\); .*device_share 0"):
         require_nvjpeg(torch.device("cuda"))
 
 

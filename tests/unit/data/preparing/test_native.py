@@ -60,8 +60,9 @@ def test_a_training_view_keeps_the_aspect_ratio_of_its_crop() -> None:
         view.render(picture, name="photo", numbers=numbers, out=out)
         grids.add((int(out[0, 0, 0]), int(out[0, 0, 2])))
     assert grids == {(4, 8)}
-    with pytest.raises(ConfigError, match="crops inception and none, got 'padded'"):
+    with pytest.raises(ConfigError, match="inception and none, got 'padded'") as refused:
         NativeView(patch=(8, 8), max_patches=32, crop="padded")
+    assert refused.value.option == "max_patches"
 
 
 def test_the_record_has_the_budget_only_where_there_is_one() -> None:

@@ -140,11 +140,11 @@ def test_one_channel_is_resized_as_grey():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"size": (0, 5)}, "size must be two positive numbers"),
-        ({"rule": "crop"}, "rule must be squash or shorter, got 'crop'"),
-        ({"crop_fraction": 1.2}, "crop_fraction must be above 0 and at most 1"),
-        ({"interpolation": "cubic"}, "interpolation must be one of nearest, bilinear"),
-        ({"std": (0.0, 1.0, 1.0)}, "mean and std need one value per channel"),
+        ({"size": (0, 5)}, "size .*two positive numbers"),
+        ({"rule": "crop"}, "rule .*shorter, got 'crop'"),
+        ({"crop_fraction": 1.2}, "crop_fraction .*at most 1"),
+        ({"interpolation": "cubic"}, "interpolation .*nearest, bilinear"),
+        ({"std": (0.0, 1.0, 1.0)}, "mean and std .*per channel"),
     ],
 )
 def test_nonsense_is_refused_at_birth(values, message):
@@ -153,7 +153,7 @@ def test_nonsense_is_refused_at_birth(values, message):
 
 
 def test_unknown_names_are_refused_when_read():
-    with pytest.raises(ConfigError, match="preprocess has no 'sizes', only crop_fraction"):
+    with pytest.raises(ConfigError, match="no 'sizes', only crop_fraction"):
         Preprocess.from_json({"sizes": [3, 3]})
     with pytest.raises(ConfigError, match="rescale_factor must be 1/255"):
         from_hf({"size": 224, "rescale_factor": 1.0})

@@ -93,10 +93,10 @@ def test_no_crop_and_no_flip_is_a_plain_resize():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"crop": "centre"}, "crop must be one of inception, random, padded, none"),
-        ({"crop": "random"}, "needs a resize_size at least as large"),
-        ({"interpolation": "lanczos"}, "interpolation must be bilinear or bicubic"),
-        ({"area": (0.5, 1.5)}, "area must be between 0 and 1"),
+        ({"crop": "centre"}, "crop .*inception, random, padded, none"),
+        ({"crop": "random"}, "resize_size at least as large"),
+        ({"interpolation": "lanczos"}, "interpolation .*bilinear or bicubic"),
+        ({"area": (0.5, 1.5)}, "area .*between 0 and 1"),
     ],
 )
 def test_nonsense_is_refused_at_birth(values, message):

@@ -74,7 +74,7 @@ def test_yolo_counts_a_picture_without_a_file_as_empty_and_reads_polygons(tmp_pa
     np.testing.assert_allclose(source.annotation(0).boxes, [[16, 24, 48, 48]])
     assert source.annotation(1).boxes.shape == (0, 4)
     (tmp_path / "data.yaml").write_text("names: [only]\n")
-    with pytest.raises(DataError, match=r"data.yaml has 1 class name, and a text file the class 1"):
+    with pytest.raises(DataError, match=r"data\.yaml has 1 class.*class 1,"):
         open_splits(tmp_path)
 
 
@@ -99,11 +99,11 @@ def test_a_file_of_coco_alone_finds_its_pictures_and_ignores_crowds(tmp_path: Pa
     ("file", "text", "message"),
     [
         ("labels/a.txt", "0 0.5 0.5 0.2\n", "line 1 has 4 numbers"),
-        ("labels/a.txt", "0.5 0.5 0.5 0.2 0.2\n", "it must be the number of a class"),
-        ("labels/a.txt", "cat 0.5 0.5 0.2 0.2\n", "'cat' instead of a number"),
+        ("labels/a.txt", "0.5 0.5 0.5 0.2 0.2\n", "the number of a class"),
+        ("labels/a.txt", "cat 0.5 0.5 0.2 0.2\n", "'cat' .*number"),
         ("annotations/a.xml", "<annotation", "a.xml is not XML"),
         ("annotations/a.xml", "<annotations/>", "its root is annotations"),
-        ("annotations/a.xml", "<annotation><object/></annotation>", "without a name or a bndbox"),
+        ("annotations/a.xml", "<annotation><object/></annotation>", "a name or a bndbox"),
         ("annotations.json", '{"images": [], "categories": [], "annotations": []}', "has no categories"),
     ],
 )
@@ -126,5 +126,5 @@ def test_an_annotation_of_an_unknown_picture_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_without_boxes_says_what_would_do(tmp_path: Path) -> None:
     save(tmp_path / "images" / "a.png", scene(0)[0])
-    with pytest.raises(DataError, match="holds no boxes; put COCO's JSON"):
+    with pytest.raises(DataError, match=r"no boxes; .*COCO's JSON"):
         open_splits(f"boxes:{tmp_path}")

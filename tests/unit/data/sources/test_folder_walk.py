@@ -31,7 +31,8 @@ def test_a_file_that_is_used_after_all_is_not_counted(tmp_path: Path) -> None:
 
 def test_the_text_names_some_files_and_says_how_photos_and_videos_are_read() -> None:
     text = skipped_text({".txt": 3, ".heic": 1200}, {".txt": ["a.txt", "b.txt"], ".heic": []})
-    assert text.startswith("Skipped files: 3 .txt (a.txt, b.txt, ...), 1,200 .heic; to read 1,200 .heic, ")
+    assert "3 .txt (a.txt, b.txt, ...)" in text
+    assert text.count("1,200 .heic") == 2 and "to read 1,200 .heic" in text
     raw, videos = photo_advice({".nef": 2, ".mov": 1, ".txt": 9})
     assert raw.endswith("2 .nef") and "ffmpeg" in videos and "1 .mov" in videos
     assert photo_advice({".txt": 9}) == []

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 
 import pytest
 from unit.data.pictures import encoded, smooth
@@ -104,9 +105,8 @@ def test_a_set_that_was_brought_is_opened_without_the_hub(tmp_path):
     heard = Heard()
     with listening(heard):
         assert fetch_dataset("owner/pets", endpoint=nobody, cache=tmp_path) == folder
-    assert heard.remarks == [
-        "The hub cannot be reached: using owner/pets as downloaded earlier (0123456789ab)"
-    ]
+    [remark] = heard.remarks
+    assert "cannot be reached" in remark and "owner/pets" in remark and "0123456789ab" in remark
     assert fetch_dataset("owner/pets", endpoint=nobody, cache=tmp_path, revision=COMMIT) == folder
     for other in ({"revision": "v2"}, {"config": "small"}):
         with pytest.raises(DataError, match="cannot reach owner/pets"):
@@ -130,7 +130,7 @@ def test_a_server_that_answers_has_the_last_word_on_a_set(tmp_path):
 def test_a_set_writes_nothing_outside_its_folder(tmp_path, name):
     with (
         hub({name: parquet_bytes(2)}) as (address, requests),
-        pytest.raises(DataError, match="names a file outside its folder"),
+        pytest.raises(DataError, match=f"owner/pets .*outside .*{re.escape(repr(name))}"),
     ):
         fetch_dataset("owner/pets", endpoint=address, cache=tmp_path / "cache")
     assert len(requests) == 1 and not list(tmp_path.rglob("*.parquet"))
@@ -165,9 +165,9 @@ def test_a_file_that_differs_from_its_checksum_is_refused(tmp_path):
 
 def test_a_set_that_is_not_there_or_has_no_parquet_says_so(tmp_path):
     with hub({"README.md": b"x"}) as (address, _):
-        with pytest.raises(DataError, match="owner/pets has no Parquet files"):
+        with pytest.raises(DataError, match=r"owner/pets .*no Parquet"):
             fetch_dataset("owner/pets", endpoint=address, cache=tmp_path)
-        with pytest.raises(DataError, match="cannot reach owner/dogs on the hub"):
+        with pytest.raises(DataError, match=r"owner/dogs .*404"):
             fetch_dataset("owner/dogs", endpoint=address, cache=tmp_path)
     with pytest.raises(DataError, match="is named owner/name, got 'pets'"):
         fetch_dataset("pets", endpoint="http://127.0.0.1:9", cache=tmp_path)

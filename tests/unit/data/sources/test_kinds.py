@@ -74,10 +74,10 @@ def test_numbered_classes_keep_the_order_of_their_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("where,label\nx.png,a\n", r"line 2 of .* has no path; it needs a column such as path, file_name"),
-        ("path,kind\n0.png,a\n", r"line 2 of .* has no label; it needs a column label, class or category"),
-        ("path,label\n0.png,\n", r"line 2 of .* has an empty label"),
-        ("path,label\nx/0.png,a\n", r"names x/0\.png, which is not in .*; paths must be relative"),
+        ("where,label\nx.png,a\n", r"line 2 .*no path; .*file_name"),
+        ("path,kind\n0.png,a\n", r"line 2 .*no label; .*category"),
+        ("path,label\n0.png,\n", r"line 2 .*an empty label"),
+        ("path,label\nx/0.png,a\n", r"names x/0\.png, .*must be relative"),
         ("path,label\n", r"a\.csv has no rows"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_bad_manifest_is_named_by_line_and_reason(tmp_path, text, message):
 def test_a_line_that_is_not_json_is_named(tmp_path):
     save(tmp_path / "0.png")
     (tmp_path / "a.jsonl").write_text('{"path": "0.png", "label": "a"}\n{"path": \n')
-    with pytest.raises(DataError, match=r"line 2 of .*a\.jsonl is not JSON"):
+    with pytest.raises(DataError, match=r"line 2 .*a\.jsonl .*not JSON"):
         open_source(tmp_path / "a.jsonl")
 
 
@@ -151,22 +151,22 @@ def test_parquet_labels_may_be_words_and_the_image_column_img(tmp_path):
 def test_a_null_image_is_named_when_read_and_a_null_label_when_opened(tmp_path):
     source = open_source(parquet(tmp_path / "a.parquet", [0, 1, 0, 1, 1], names=["x", "y"], nulls=[4]))
     source.read(3)
-    with pytest.raises(DataError, match=r"a\.parquet:4 contains no image: its bytes are null"):
+    with pytest.raises(DataError, match=r"^a\.parquet:4 .*no image: .*null"):
         source.read(4)
-    with pytest.raises(DataError, match=r"row 1 of .*b\.parquet has no label: it is null"):
+    with pytest.raises(DataError, match=r"row 1.*b\.parquet.*no label:.*null"):
         open_source(parquet(tmp_path / "b.parquet", [0, None], names=["x"]))
 
 
 def test_a_parquet_label_outside_the_class_list_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"has the label 7, which is not one of the 2 classes"):
+    with pytest.raises(DataError, match=r"label 7,.*2 classes;.*x, y"):
         open_source(parquet(tmp_path / "a.parquet", [0, 7], names=["x", "y"]))
 
 
 def test_a_parquet_without_labels_or_that_is_none_says_so(tmp_path):
-    with pytest.raises(DataError, match=r"has no column fine, only image, label; choose one with \?label="):
+    with pytest.raises(DataError, match="column fine, only image, label"):
         open_source(f"{parquet(tmp_path / 'a.parquet', [0])}?label=fine")
     (tmp_path / "b.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(DataError, match=r"b\.parquet cannot be read as Parquet"):
+    with pytest.raises(DataError, match=r"b\.parquet cannot .*Parquet"):
         open_source(tmp_path / "b.parquet")
 
 
@@ -221,16 +221,16 @@ def test_a_tar_cut_short_is_named(tmp_path, lost):
 
 
 def test_a_tar_image_without_a_label_or_with_a_wrong_one_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"part/0000\.png in .* has no label: each image needs"):
+    with pytest.raises(DataError, match=r"^part/0000\.png .*a\.tar has no label"):
         open_source(webdataset(tmp_path / "a.tar", members(["x"])[:1]))
     folder = tmp_path / "f"
     folder.mkdir()
     webdataset(folder / "b.tar", members(["5"]))
     (folder / "classes.txt").write_text("one\ntwo\n")
-    with pytest.raises(DataError, match=r"has the label 5, which is not one of the 2 classes"):
+    with pytest.raises(DataError, match=r"^part/0000\.png.*label 5,.*2 classes"):
         open_source(folder)
     (tmp_path / "c.tar").write_text("no tar at all" * 100)
-    with pytest.raises(DataError, match=r"c\.tar is truncated or not a tar"):
+    with pytest.raises(DataError, match=r"c\.tar .*not a tar"):
         open_source(tmp_path / "c.tar")
 
 
@@ -259,12 +259,12 @@ def test_an_idx_file_that_lies_about_its_size_is_refused(tmp_path):
     idx(tmp_path / "train-labels-idx1-ubyte", np.zeros(5, dtype=np.uint8))
     lie = struct.pack(">HBBIII", 0, 8, 3, 5, 28, 28) + b"\0" * 100
     (tmp_path / "train-images-idx3-ubyte").write_bytes(lie)
-    with pytest.raises(DataError, match="should contain 3920 bytes of data, but contains 100"):
+    with pytest.raises(DataError, match=r"idx3-ubyte.*3920 bytes.*100$"):
         open_source(tmp_path)
     bomb = struct.pack(">HBBIII", 0, 8, 3, 1, 2, 2) + b"\0" * 10**7
     (tmp_path / "train-images-idx3-ubyte").unlink()
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(bomb))
-    with pytest.raises(DataError, match="should contain 4 bytes of data, but contains 5"):
+    with pytest.raises(DataError, match=r"idx3-ubyte\.gz.*4 bytes.*5$"):
         open_source(tmp_path)
 
 
@@ -305,7 +305,7 @@ def test_cifar_binaries_are_read_plane_by_plane(tmp_path):
     assert np.array_equal(picture[:, :, 1], cifar_planes(4, 1)[1, 1024:2048].reshape(32, 32))
     assert splits["train"].label(5) == 2
     (folder / "test_batch.bin").write_bytes(b"x" * 5000)
-    with pytest.raises(DataError, match=r"test_batch\.bin is truncated: 5000 bytes are not a whole number"):
+    with pytest.raises(DataError, match=r"test_batch\.bin is truncated: 5000 bytes.*3073"):
         open_splits(tmp_path)
 
 
@@ -337,7 +337,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     for name in ("train", "test"):
         (tmp_path / name).write_bytes(pickle.dumps({b"data": _Evil()}))
     (tmp_path / "meta").write_bytes(pickle.dumps({b"fine_label_names": [b"a"] * 100}))
-    with pytest.raises(DataError, match=r"the pickle refers to .*, which may run code; it is not read"):
+    with pytest.raises(DataError, match=r"refers to .*touch, .*run code"):
         open_splits(tmp_path)
     assert not Path("/tmp/vitrine-was-here").exists()
 
@@ -358,7 +358,7 @@ def test_vtab_lists_are_read_with_their_own_numbers(tmp_path):
     assert splits["test"].labels.tolist() == [10, 11] and len(splits["test"].classes) == 12
     assert len(open_source(tmp_path)) == 12  # trainval is not counted twice
     (tmp_path / "test.txt").write_text("images/train/000000.jpg\n")
-    with pytest.raises(DataError, match=r"line 1 of .*test\.txt is not a path and a number"):
+    with pytest.raises(DataError, match=r"line 1 .*test\.txt .*'images/train/000000\.jpg'$"):
         open_splits(tmp_path)
 
 
@@ -395,12 +395,10 @@ def test_the_papers_sweep_splits_are_kept_by_name(tmp_path):
 def test_a_built_in_name_that_is_not_there_or_is_another_set_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("VITRINE_DATA", raising=False)
-    with pytest.raises(
-        DataError, match=r"flowers is not at data/flowers; pass its folder as flowers:/path/to"
-    ):
+    with pytest.raises(DataError, match=r"data/flowers; .*flowers:/path/to/flowers, .*VITRINE_DATA"):
         open_source("flowers")
     class_folders(tmp_path / "x", {"a": 1})
-    with pytest.raises(DataError, match="has 1 classes, but cifar10 has 10"):
+    with pytest.raises(DataError, match=r"1 classes, .*cifar10 has 10"):
         open_source(f"cifar10:{tmp_path / 'x'}")
 
 
@@ -434,9 +432,7 @@ def test_a_validation_list_with_an_unknown_class_names_the_list_and_the_class(tm
     (tiny / "val" / "images").mkdir(parents=True)
     for row, label in (("val_0.JPEG\tn9999\t0", "n9999"), ("val_0.JPEG", "")):
         (tiny / "val" / "val_annotations.txt").write_text(row)
-        with pytest.raises(
-            DataError, match=f"val_annotations.txt has the label {label}, which is not one of"
-        ):
+        with pytest.raises(DataError, match=f"val_annotations.txt .*label {label}, .* 200 classes"):
             open_splits(tiny)
 
 

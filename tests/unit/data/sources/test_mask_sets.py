@@ -92,14 +92,14 @@ def test_black_and_white_masks_are_background_and_foreground(tmp_path: Path) -> 
 def test_a_value_without_a_class_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None:
     root = mask_folders(tmp_path, train=1, val=1)
     save(root / "masks" / "train" / "000.png", np.full((48, 64), 9, dtype=np.uint8))
-    with pytest.raises(ImageError, match=r"masks/train/000\.png has the label value 9, which is not a class"):
+    with pytest.raises(ImageError, match=r"^masks/train/000\.png .*value 9, "):
         open_splits(root)["train"].annotation(0)
 
 
 def test_colours_without_a_list_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "images" / "a.jpg", scene(0)[0])
     save(tmp_path / "masks" / "a.png", scene(0)[0])
-    with pytest.raises(DataError, match="is a mask in colours; list its classes"):
+    with pytest.raises(DataError, match=r"^masks/a\.png .*in colours; .*classes\.txt"):
         open_splits(tmp_path)
 
 

@@ -106,13 +106,15 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(photos, tmp_path, m
 def test_a_folder_that_is_not_ours_is_refused_without_overwrite(photos, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("x")
-    with pytest.raises(ConfigError, match="out is not empty and does not contain shards of this set"):
+    with pytest.raises(ConfigError, match="out is not empty") as refused:
         shard(str(photos), tmp_path / "out")
+    assert refused.value.option == "out" and refused.value.advice[0].option == "overwrite"
     shard(str(photos), tmp_path / "out", overwrite=True)
     assert (tmp_path / "out" / "thesis.txt").read_text() == "x"
     class_folders(photos / "train", {"new": 1})
-    with pytest.raises(ConfigError, match="does not contain shards of this set as it is now"):
+    with pytest.raises(ConfigError, match="as it is now") as refused:
         shard(str(photos), tmp_path / "out")
+    assert refused.value.option == "out"
 
 
 def test_shards_are_never_written_into_the_data_set(photos):
@@ -170,7 +172,7 @@ def test_a_cut_shard_is_named_when_it_is_read(photos, tmp_path):
     shard(str(photos), out)
     source = open_source(out, split="train", val_fraction=0)
     (out / "train-00000.tar").write_bytes((out / "train-00000.tar").read_bytes()[:3000])
-    with pytest.raises(DataError, match=r"train-00000\.tar is truncated: .* should be at bytes"):
+    with pytest.raises(DataError, match=r"train-00000\.tar is truncated: .*bytes \d+"):
         source.read(len(source) - 1)
 
 
@@ -178,10 +180,10 @@ def test_a_listing_or_index_that_is_none_says_so(photos, tmp_path):
     out = tmp_path / "out"
     shard(str(photos), out)
     (out / "train-00000.npz").write_bytes(b"what")
-    with pytest.raises(DataError, match=r"train-00000\.npz is not an index of shards"):
+    with pytest.raises(DataError, match=r"train-00000\.npz is not an index"):
         open_source(out)
     (out / "shards.json").write_text(json.dumps({"splits": 3}))
-    with pytest.raises(DataError, match=r"shards\.json is not a listing of shards"):
+    with pytest.raises(DataError, match=r"shards\.json is not a listing"):
         open_source(out)
 
 
@@ -199,5 +201,5 @@ def test_shards_are_read_over_http_by_ranges(photos, tmp_path):
 
 
 def test_an_address_with_nothing_there_says_so(tmp_path):
-    with serving(tmp_path) as (address, _), pytest.raises(DataError, match=r"there is no file at http://"):
+    with serving(tmp_path) as (address, _), pytest.raises(DataError, match=f"no file at {address}/"):
         open_source(address)

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from vitrine.data.sources.labels import match_classes
 from vitrine.data.sources.opening import list_splits, open_source, open_splits
 from vitrine.data.sources.source import NO_LABEL, Subset
 from vitrine.data.sources.splitting import duplicate_groups, held_out_split, stored_split
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, MissingDataError
 from vitrine.runtime.progress import listening
 from vitrine.spelling import printable
 
@@ -47,7 +48,7 @@ def test_an_archive_unpacked_into_a_folder_of_its_own_is_read_one_folder_deeper(
     assert source.classes == ("cat", "dog") and source.name(0) == "cat/00.png" and source.path(0).is_file()
     assert source.root == tmp_path / "photos"  # nothing is written beside the inner folder either
     [said] = heard.remarks
-    assert said.endswith("contains one folder, photos; the folders in it are the classes")
+    assert said.startswith(str(tmp_path / "photos")) and "one folder, photos;" in said
 
 
 def test_a_single_class_with_images_of_its_own_stays_a_class(tmp_path):
@@ -58,7 +59,7 @@ def test_a_single_class_with_images_of_its_own_stays_a_class(tmp_path):
 
 def test_an_archive_is_to_be_unpacked(tmp_path):
     (tmp_path / "photos.zip").write_bytes(b"PK")
-    with pytest.raises(DataError, match=r"photos\.zip is an archive; unpack it"):
+    with pytest.raises(DataError, match=r"photos\.zip .*archive; unpack it"):
         open_source(tmp_path / "photos.zip")
 
 
@@ -143,7 +144,7 @@ def test_exact_duplicates_stay_on_one_side_even_under_two_labels(tmp_path):
 def test_no_fraction_holds_nothing_out_and_nonsense_is_refused(tmp_path):
     class_folders(tmp_path, {"a": 4, "b": 4})
     assert list(open_splits(tmp_path, val_fraction=0)) == ["train"]
-    with pytest.raises(ConfigError, match=r"the fraction to hold out must be between 0 and 1, got 1\.5"):
+    with pytest.raises(ConfigError, match=r"fraction.* 0 and 1,.*1\.5"):
         open_splits(tmp_path, val_fraction=1.5)
 
 
@@ -173,7 +174,7 @@ def test_a_file_that_is_no_split_is_told(tmp_path):
     data = class_folders(tmp_path / "data", {"a": 4, "b": 4})
     for text, got in (("", "an empty file"), ("name,part\nx,train\n", "name, part")):
         (tmp_path / "split.csv").write_text(text)
-        with pytest.raises(DataError, match=f"is not a split.*columns path and split, got {got}"):
+        with pytest.raises(DataError, match=f"split.csv .*path and split, got {got}$"):
             open_splits(data, split_file=tmp_path / "split.csv")
 
 
@@ -182,11 +183,11 @@ def test_a_stored_split_of_changed_data_is_refused(tmp_path):
     place = tmp_path / "split.csv"
     open_splits(data, split_file=place)
     save(data / "a" / "new.png", seed=77)
-    with pytest.raises(DataError, match=r"a/new\.png is not in .*split\.csv: the data has changed"):
+    with pytest.raises(DataError, match=r"^a/new\.png .*split\.csv: .*has changed"):
         open_splits(data, split_file=place)
     (data / "a" / "new.png").unlink()
     (data / "a" / "00.png").unlink()
-    with pytest.raises(DataError, match=r"names a/00\.png, which is no longer in the data set"):
+    with pytest.raises(DataError, match=r"split\.csv names a/00\.png, .*no longer"):
         open_splits(data, split_file=place)
 
 
@@ -194,7 +195,7 @@ def test_nothing_is_written_into_the_data_set(tmp_path):
     data = class_folders(tmp_path / "set", {"a": 10, "b": 10})
     (tmp_path / "link").symlink_to(data)
     for place in (data / "split.csv", data / "a" / "split.csv", tmp_path / "link" / "split.csv"):
-        with pytest.raises(ConfigError, match=r"is inside the data set .* where nothing is ever written"):
+        with pytest.raises(ConfigError, match=f"split.csv .*inside .*{data}"):
             open_splits(data, split_file=place)
 
 
@@ -203,7 +204,7 @@ def test_a_class_with_images_in_validation_alone_is_refused_with_advice(tmp_path
     class_folders(tmp_path / "val", {"ant": 1, "bee": 1})
     with pytest.raises(DataError) as caught:
         open_splits(tmp_path)
-    assert caught.value.problem.startswith("train has no images of bee;")
+    assert re.match("train .*of bee;", caught.value.problem)
     option, verb = caught.value.advice
     assert option.option == "allow_empty_class" and (verb.verb, verb.arguments) == ("check", (str(tmp_path),))
     assert open_splits(tmp_path, allow_empty_class=True)["train"].counts().tolist() == [2, 0, 3]
@@ -223,12 +224,12 @@ def test_an_empty_class_folder_is_skipped_with_a_notice(tmp_path):
 
 def test_a_wrong_path_is_answered_with_the_nearest_one(tmp_path):
     class_folders(tmp_path / "photos", {"a": 1})
-    with pytest.raises(
-        DataError, match=rf"^no such folder {tmp_path}/fotos; did you mean {tmp_path}/photos\?$"
-    ):
+    with pytest.raises(MissingDataError, match=rf"^no such folder {tmp_path}/fotos;") as refused:
         open_source(tmp_path / "fotos")
-    with pytest.raises(DataError, match=r"no such folder .*/phots; did you mean .*/photos\?"):
+    assert refused.value.suggestions == (str(tmp_path / "photos"),)
+    with pytest.raises(MissingDataError, match=r"no such folder .*/phots;") as refused:
         open_source(tmp_path / "phots" / "deeper")
+    assert refused.value.suggestions == (str(tmp_path / "photos"),)
     with pytest.raises(DataError, match=r"^no such folder .*/nothing-like-it$"):
         open_source(tmp_path / "nothing-like-it")
     with pytest.raises(DataError, match=r"no such file .*list\.csv"):
@@ -237,7 +238,7 @@ def test_a_wrong_path_is_answered_with_the_nearest_one(tmp_path):
 
 def test_a_wrong_split_is_answered_with_those_there_are(tmp_path):
     class_folders(tmp_path / "train", {"a": 5})
-    with pytest.raises(DataError, match=r"has no split tset, only train, val"):
+    with pytest.raises(DataError, match=f"{tmp_path} .*tset, only train, val$"):
         open_source(tmp_path, split="tset")
 
 
@@ -246,17 +247,17 @@ def test_folders_without_images_or_classes_say_so(tmp_path):
     with pytest.raises(DataError, match="empty contains no images"):
         open_source(tmp_path / "empty")
     save(tmp_path / "loose" / "a.png")
-    with pytest.raises(DataError, match="loose contains 1 image but no class folders"):
+    with pytest.raises(DataError, match=r"loose.*1 image.*class folders"):
         open_source(tmp_path / "loose")
     (tmp_path / "words.doc").write_text("x")
-    with pytest.raises(DataError, match="is not a data set; pass a folder"):
+    with pytest.raises(DataError, match=r"words\.doc is not.*pass a folder"):
         open_source(tmp_path / "words.doc")
 
 
 def test_two_folders_for_one_split_are_refused(tmp_path):
     for name in ("train", "val", "valid"):
         class_folders(tmp_path / name, {"a": 1})
-    with pytest.raises(DataError, match="both val and valid could be the val split; rename one"):
+    with pytest.raises(DataError, match=r"val and valid .*rename one"):
         open_source(tmp_path)
 
 
@@ -279,8 +280,9 @@ def test_a_link_loop_is_not_followed_and_said(tmp_path):
     with listening(heard):
         source = open_source(tmp_path)
     assert [source.name(i) for i in range(len(source))] == ["a/00.png", "a/self.png", "b/00.png"]
-    assert heard.remarks == [f"{tmp_path}/a/loop links back to a folder above it; it is not followed"]
-    with pytest.raises(DataError, match=r"cannot read .*self\.png: Too many levels of symbolic links"):
+    [remark] = heard.remarks
+    assert remark.startswith(f"{tmp_path}/a/loop ") and "not followed" in remark
+    with pytest.raises(DataError, match=r"self\.png: Too many levels"):
         source.read(1)
 
 
@@ -310,18 +312,18 @@ def test_an_unreadable_folder_is_named(tmp_path, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(folder_walk.os, "scandir", refuse)
-    with pytest.raises(DataError, match=r"^cannot list the folder .*/b: Permission denied$"):
+    with pytest.raises(DataError, match=r"cannot list .*/b: Permission denied$"):
         open_source(tmp_path)
 
 
 def test_a_broken_link_and_a_vanished_file_are_named(tmp_path):
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"gone is a broken link to .*nowhere"):
+    with pytest.raises(MissingDataError, match=r"gone .*broken link .*nowhere"):
         open_source(tmp_path / "gone")
     class_folders(tmp_path / "set", {"a": 1})
     source = open_source(tmp_path / "set")
     (tmp_path / "set" / "a" / "00.png").unlink()
-    with pytest.raises(DataError, match=r"cannot read .*00\.png: No such file or directory"):
+    with pytest.raises(MissingDataError, match=r"00\.png: No such file"):
         source.read(0)
 
 
@@ -354,10 +356,9 @@ def test_labels_are_matched_to_another_class_list_by_name(tmp_path):
     source = open_source(tmp_path, classes=["ant", "bee", "cat", "dog"])
     assert source.classes == ("ant", "bee", "cat", "dog")
     assert [example.label for example in source] == [1, 2]
-    with pytest.raises(
-        DataError, match=r"has the label cat, which is not one of the 2 classes; did you mean cats\?"
-    ):
+    with pytest.raises(DataError, match=r"label cat, .* 2 classes;") as refused:
         open_source(tmp_path, classes=["bee", "cats"])
+    assert refused.value.suggestions == ("cats",)
 
 
 def test_a_part_of_a_part_is_a_part_of_the_whole(tmp_path):

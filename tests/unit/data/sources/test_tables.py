@@ -136,11 +136,11 @@ def test_a_table_beside_folders_of_splits_without_classes_is_noticed(photos):
 
 def test_several_tables_and_spreadsheets_beside_loose_photos_are_named(photos):
     (photos / "photos" / "labels.ods").write_bytes(b"PK")
-    with pytest.raises(DataError, match=r"save labels\.ods as CSV"):
+    with pytest.raises(DataError, match=r"labels\.ods as CSV"):
         open_kind(photos / "photos")
-    with pytest.raises(DataError, match="is a spreadsheet; save it as CSV"):
+    with pytest.raises(DataError, match=r"labels\.ods .*spreadsheet; .*CSV"):
         open_kind(photos / "photos" / "labels.ods")
     for name in ("a.csv", "b.csv"):
         (photos / "photos" / name).write_text("file,label\nb.png,x\nzoë.png,y\n")
-    with pytest.raises(DataError, match=r"pass one of the tables with labels in it: a\.csv, b\.csv"):
+    with pytest.raises(DataError, match=r"one of the tables.*a\.csv, b\.csv$"):
         open_kind(photos / "photos")

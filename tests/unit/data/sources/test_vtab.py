@@ -141,9 +141,7 @@ def test_a_dmlab_file_that_was_cut_short_is_refused(tmp_path):
     files.make_dmlab(tmp_path)
     file = tmp_path / "dmlab-test.tfrecord-00001-of-00002"
     file.write_bytes(file.read_bytes()[:-7])
-    with pytest.raises(
-        DataError, match="not a complete TFRecord file of DMLab: the file ends within a record"
-    ):
+    with pytest.raises(DataError, match=f"{file.name} .*DMLab: .*ends within a record"):
         open_task(tmp_path, find_task("DMLab"), **SMALL)
 
 
@@ -258,13 +256,14 @@ def test_sun397_reads_nested_classes_and_the_lists_where_they_are_there(tmp_path
 def test_tasks_are_found_by_any_of_their_folders_and_missing_ones_are_none(tmp_path):
     for name in ("cifar100", "clevr", "smallnorb_azi"):
         (tmp_path / name).mkdir()
-    found = find_folders(tmp_path)
-    present = {name for name, path in found.items() if path is not None}
+    folders = find_folders(tmp_path)
+    present = {name for name, path in folders.items() if path is not None}
     assert present == {"CIFAR-100", "Clevr-Count", "Clevr-Dist", "sNORB-Azimuth"}
     with pytest.raises(DataError, match="no such folder"):
         find_folders(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r"no task 'petz'; did you mean Pets\?"):
+    with pytest.raises(ConfigError, match="no task 'petz'") as refused:
         find_task("petz")
+    assert refused.value.suggestions == ("Pets",)
 
 
 def test_what_is_unfinished_is_refused_in_one_sentence(tmp_path):
@@ -304,12 +303,12 @@ def test_damaged_archives_are_refused_in_one_sentence(tmp_path):
     files.make_smallnorb(tmp_path / "norb")
     broken = next((tmp_path / "norb").glob("*training-dat.mat"))
     broken.write_bytes(b"\0" * 64)
-    with pytest.raises(DataError, match="not a matrix of small NORB's format"):
+    with pytest.raises(DataError, match=f"{broken.name} .*small NORB's format"):
         open_task(tmp_path / "norb", find_task("sNORB-Elevation"), **SMALL)
     files.make_clevr(tmp_path / "clevr", {"train": [[9.0] * 3] * 20, "val": [[9.0] * 3] * 5})
     scenes = tmp_path / "clevr" / "scenes" / "CLEVR_val_scenes.json"
     scenes.write_text(scenes.read_text()[:150])
-    with pytest.raises(DataError, match="not a complete file of CLEVR scenes"):
+    with pytest.raises(DataError, match=f"{scenes.name} .*not a complete file"):
         open_task(tmp_path / "clevr", find_task("Clevr-Count"), **SMALL)
 
 

@@ -53,8 +53,9 @@ def test_a_saved_detector_computes_the_same_and_adapts_to_another_size(tmp_path:
     assert torch.equal(loaded.model(images), model(images))
     larger = load(tmp_path / "model", image_size=64).model
     torch.testing.assert_close(larger(torch.ones(1, 3, 64, 64)), model(torch.ones(1, 3, 64, 64)))
-    with pytest.raises(ConfigError, match="fine-tune it on boxes of others"):
+    with pytest.raises(ConfigError, match="on boxes of other") as refused:
         load(tmp_path / "model", num_classes=3)
+    assert refused.value.option == "num_classes"
 
 
 @pytest.mark.parametrize("has_middle_positions", [True, False])
@@ -72,7 +73,7 @@ def test_a_yolos_is_counted_saved_and_resampled(has_middle_positions: bool, tmp_
 
 
 def test_a_yolos_on_a_vit_without_a_table_of_positions_is_refused() -> None:
-    with pytest.raises(ConfigError, match="YOLOS needs a ViT with a learned table"):
+    with pytest.raises(ConfigError, match=r"^YOLOS .*learned table"):
         YolosConfig(vit=dataclasses.replace(VIT, positions="none", rotary="dinov3"))
 
 

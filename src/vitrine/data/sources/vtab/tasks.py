@@ -76,7 +76,7 @@ def find_task(name: str) -> Task:
     if _plain(name) in plain:
         return plain[_plain(name)]
     close = nearest(name, [task.name for task in TASKS])[0]
-    raise ConfigError(f"VTAB has no task {name!r}; did you mean {close}?")
+    raise ConfigError(f"VTAB has no task {name!r}; did you mean {close}?", suggestions=[close])
 
 
 def _plain(name: str) -> str:
