@@ -248,7 +248,7 @@ def command_line(out: Path) -> list[str]:
     return [
         "-m", "vitrine", "pretrain", DATA, "--recipe", "demo", "--steps", "6", "--batch-size", "16",
         "--log-every", "1", "--checkpoint-every", "2", "--evaluate-every", "4", "--device", "cpu",
-        "--workers", "0", *settings, "--out", str(out),
+        "--workers", "0", "--precision", "fp32", *settings, "--out", str(out),
     ]  # fmt: skip
 
 
