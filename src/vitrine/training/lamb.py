@@ -14,31 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitrine.training.guarded_optimizer import GuardedOptimizer
+
 EPS = 1e-6
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(GuardedOptimizer):
     """Layer-wise adaptive moments."""
 
     def __init__(self, groups: list[dict[str, Any]], *, betas: tuple[float, float], eps: float = EPS) -> None:
-        super().__init__(groups, {"lr": 1.0, "betas": betas, "eps": eps})
+        super().__init__(groups, betas=betas, eps=eps)
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update every parameter; change nothing if `found_inf` flags a gradient with NaN or infinity."""
-        is_bad = getattr(self, "found_inf", None)
-        is_good: Tensor | float = 1.0 if is_bad is None else (is_bad == 0).float()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    gradient = parameter.grad
-                    if is_bad is not None:  # zeros if anything is NaN or infinity, to keep the state valid
-                        gradient = torch.where(is_bad > 0, 0.0, gradient)
-                    self._update(parameter, gradient, group, is_good)
-
-    def _update(
+    def update(
         self, parameter: Tensor, gradient: Tensor, group: dict[str, Any], is_good: Tensor | float
     ) -> None:
+        """Move both moments and take one step, scaled by the norms of weights and update."""
         state, (first, second) = self.state[parameter], group["betas"]
         if not state:
             state["step"] = torch.zeros((), device=parameter.device)

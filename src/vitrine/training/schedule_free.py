@@ -19,30 +19,22 @@ import torch
 from torch import Tensor, nn
 
 from vitrine.training.averages import lent
+from vitrine.training.guarded_optimizer import GuardedOptimizer
 
 EPS = 1e-8
 
 
-class ScheduleFree(torch.optim.Optimizer):
+class ScheduleFree(GuardedOptimizer):
     """AdamW without a schedule; `averages` returns the weights to use."""
 
     def __init__(self, groups: list[dict[str, Any]], *, betas: tuple[float, float], eps: float = EPS) -> None:
-        super().__init__(groups, {"lr": 1.0, "betas": betas, "eps": eps})
+        super().__init__(groups, betas=betas, eps=eps)
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update every parameter; change nothing if `found_inf` flags a gradient with NaN or infinity."""
-        is_bad = getattr(self, "found_inf", None)
-        is_good: Tensor | float = 1.0 if is_bad is None else (is_bad == 0).float()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    gradient = parameter.grad
-                    if is_bad is not None:  # zeros if anything is NaN or infinity, to keep the state valid
-                        gradient = torch.where(is_bad > 0, 0.0, gradient)
-                    self._update(parameter, gradient, group, is_good)
-
-    def _update(self, y: Tensor, gradient: Tensor, group: dict[str, Any], is_good: Tensor | float) -> None:
+    def update(
+        self, parameter: Tensor, gradient: Tensor, group: dict[str, Any], is_good: Tensor | float
+    ) -> None:
+        """Take one step; y, in the paper's words, is the parameter that gradients are taken at."""
+        y = parameter
         state, (first, second), rate = self.state[y], group["betas"], group["lr"]
         if not state:
             state["step"] = torch.zeros((), device=y.device)
