@@ -505,7 +505,8 @@ def listed_jobs(options: argparse.Namespace) -> list[dict[str, Any]]:
         for arm in options.arms.split(","):
             if arm in (ONLY_LARGE if is_small else ONLY_SMALL):
                 continue
-            draws = options.draws if arm in ("closed", "before", "new") else 2 if "left-out" in arm else 1
+            is_main = options.all_draws or arm in ("closed", "before", "new")
+            draws = options.draws if is_main else 2 if "left-out" in arm else 1
             for model in sorted(options.models, reverse=True):
                 jobs += [{"set": name, "model": model, "draw": draw, "arm": arm} for draw in range(draws)]
     return sorted(jobs, key=lambda job: (rank_of(job["arm"]), job["set"] != "pets", job["draw"]))
@@ -620,6 +621,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     running.add_argument("--arms", default="features,before,new,left-out")
     running.add_argument("--shots", type=int, default=20)
     running.add_argument("--draws", type=int, default=3)
+    running.add_argument("--all-draws", action="store_true", help="try variations on every draw too")
     running.add_argument("--minutes", type=float, default=9.0, help="start no run after this time")
     running.add_argument("--workers", type=int, default=2, help="of each process")
     running.add_argument("--cores", type=int, default=16)

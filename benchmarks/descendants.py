@@ -5,14 +5,16 @@
     python benchmarks/descendants.py speed sets/cifar10 --scales little,small --at-once 4,8,12
 
 `speed` trains every method for some steps through the loop of the study, alone and several at once: milliseconds per
-step launched and recorded, memory, images per second of all processes together, and minutes of the whole study. With
-`--mps` the processes share the GPU by NVIDIA's multi-process service, if the machine has it. Then
+step launched one by one, recorded as a CUDA graph, and compiled and recorded; memory, images per second of all
+processes together, and minutes of the whole study. With `--mps` the processes share the GPU by NVIDIA's multi-process
+service, if the machine has it. Then
 
     vitrine study descendants sets/cifar10,sets/cifar100,sets/tiny-imagenet --scale little --jobs 12
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import multiprocessing
 import os
@@ -39,6 +41,8 @@ from vitrine.studies.scales import find_scale
 from vitrine.studies.training_runs import Place, carry_out_run
 
 MPS_FOLDER = "/tmp/mps"
+# Whether a step is recorded as a CUDA graph, and whether the model is compiled.
+WAYS = {"launched": (False, False), "recorded": (True, False), "compiled": (True, True)}
 DATA_SETS = 3
 
 
@@ -64,6 +68,9 @@ def main() -> None:
     )
     timing.add_argument("--steps", type=int, default=45)
     timing.add_argument("--at-once", default="4,8,12", help="numbers of processes")
+    timing.add_argument(
+        "--ways", default=",".join(WAYS), help="ways to take a step; not launched: several at once"
+    )
     timing.add_argument("--mps", action="store_true", help="time several processes with MPS as well")
     timing.add_argument("--methods", type=int, help="time only this many methods")
     timing.add_argument("--device", default="cuda")
@@ -81,7 +88,7 @@ def main() -> None:
 
 def print_speeds(options: Namespace, folder: Path) -> None:
     """Time steps alone, then several processes at once; print a line per measurement as it is made."""
-    scales, lines = options.scales.split(","), []
+    scales, ways, lines = options.scales.split(","), options.ways.split(","), []
     counts = [int(count) for count in options.at_once.split(",") if count]
 
     def write(line: dict[str, Any]) -> None:
@@ -92,15 +99,15 @@ def print_speeds(options: Namespace, folder: Path) -> None:
 
     with processes(1, options) as pool:
         for number, scale in enumerate(scales):
-            for graphs in (True, False) if not number else (True,):
-                for line in alone(pool, scale, options, folder, graphs=graphs):
+            for way in ways if not number else ways[-1:]:
+                for line in alone(pool, scale, options, folder, way=way):
                     write(line)
     first = [line for line in lines if line["scale"] == scales[0]]
     for has_mps in (False, True) if options.mps else (False,):
         try:
             with mps(has_mps), processes(max(counts, default=1), options) as pool:
-                for count in counts:
-                    measured = together(pool, count, scales[0], options, folder)
+                for way, count in itertools.product([way for way in ways if way != "launched"], counts):
+                    measured = together(pool, count, scales[0], options, folder, way=way)
                     write({**measured, "mps": has_mps, "gain": gain_of(measured["ms"], first)})
         except Exception as error:  # MPS may be forbidden in a container: the error is then the result
             write({"scale": scales[0], "mps": has_mps, "failed": last_line(error)})
@@ -109,18 +116,18 @@ def print_speeds(options: Namespace, folder: Path) -> None:
         write(line)
 
 
-def alone(
-    pool: Pool, scale: str, options: Namespace, folder: Path, *, graphs: bool
-) -> Iterator[dict[str, Any]]:
+def alone(pool: Pool, scale: str, options: Namespace, folder: Path, *, way: str) -> Iterator[dict[str, Any]]:
     """Yield the speed of every method in one process."""
     plan = short_plan(scale, options, folder / scale)
-    steps = options.steps if graphs else max(options.steps // 2, 3)
+    steps = max(options.steps // 2, 3) if way == "launched" else options.steps
     for run in methods_of(plan, options.methods):
-        trial = Trial(run=run, data=plan.data, steps=steps, graphs=graphs, device=options.device)
+        trial = Trial(run=run, data=plan.data, steps=steps, way=way, device=options.device)
         yield {"scale": scale, **pool.apply(timed, (trial,))}
 
 
-def together(pool: Pool, count: int, scale: str, options: Namespace, folder: Path) -> dict[str, Any]:
+def together(
+    pool: Pool, count: int, scale: str, options: Namespace, folder: Path, *, way: str
+) -> dict[str, Any]:
     """Return the speed of several processes, with the methods in turn."""
     plan = short_plan(scale, options, folder / scale)
     methods = [run for run in methods_of(plan, options.methods) if run.role != "preparation"]
@@ -130,16 +137,17 @@ def together(pool: Pool, count: int, scale: str, options: Namespace, folder: Pat
             run=run,
             data=plan.data,
             steps=2 * options.steps,
+            way=way,
             device=options.device,
             jobs=count,
             place=place + 1,
         )
         for place, run in enumerate(runs)
     ]
-    measured = pool.map_async(timed, trials, chunksize=1).get(timeout=120)
+    measured = pool.map_async(timed, trials, chunksize=1).get(timeout=240)
     good = [one for one in measured if "ms" in one]
     return {
-        "scale": scale, "at_once": count,
+        "scale": scale, "way": way, "at_once": count,
         "images_per_second": round(sum(one["images_per_second"] for one in good)),
         "gib": round(sum(one["gib"] or 0 for one in good), 1),
         "ms": [(one["method"], one["ms"]) for one in good],
@@ -148,9 +156,9 @@ def together(pool: Pool, count: int, scale: str, options: Namespace, folder: Pat
 
 
 def gain_of(shared: Sequence[tuple[str, float]], alone: Sequence[dict[str, Any]]) -> float:
-    """Return the speed of all processes in units of one that has the device for itself."""
-    ms = {line["method"]: line["ms"] for line in alone if line.get("recorded") and "ms" in line}
-    return round(sum(ms.get(method, own) / own for method, own in shared), 2)
+    """Return the speed of all processes in units of one that has the device for itself, its steps recorded."""
+    ms = {line["method"]: line["ms"] for line in alone if line.get("way") == "recorded" and "ms" in line}
+    return round(sum(ms[method] / own for method, own in shared if method in ms), 2)
 
 
 def summary(
@@ -158,7 +166,7 @@ def summary(
 ) -> Iterator[dict[str, Any]]:
     """Yield the minutes of the whole study: steps times milliseconds, divided by the gain from sharing."""
     plan = short_plan(scale, options, folder / scale)
-    ms = {line["method"]: line["ms"] for line in lines if line.get("recorded") and "ms" in line}
+    ms = {line["method"]: line["ms"] for line in lines if line.get("way") == "recorded" and "ms" in line}
     full = plan.remake({run.settings["method"]: 1.0 for run in plan.runs})
     seeds = max(run.seed for run in full.runs) + 1
     work = {"search": 0.0, "one data set": 0.0}
@@ -195,7 +203,7 @@ class Trial:
     run: Run
     data: Mapping[str, StudyData]
     steps: int
-    graphs: bool = True
+    way: str
     device: str
     jobs: int = 1
     place: int = 0
@@ -203,17 +211,17 @@ class Trial:
 
 def timed(trial: Trial) -> dict[str, Any]:
     """Train some steps as the study does; read the speed of the last ones from the metrics."""
-    run, steps, graphs = trial.run, trial.steps, trial.graphs
+    run, steps, (graphs, compiles) = trial.run, trial.steps, WAYS[trial.way]
     assert run.folder is not None
     method = run.settings["method"]
     training = dataclasses.replace(
         run.recipe.training, total_steps=steps, warmup_steps=0, log_every=max(steps // 3, 1), graphs=graphs,
-        checkpoint_every=steps,
+        compile=compiles, checkpoint_every=steps,
     )  # fmt: skip
     folder = (
         run.folder
         if run.role == "preparation"
-        else run.folder.with_name(f"{run.name}-{graphs}-{trial.place}")
+        else run.folder.with_name(f"{run.name}-{trial.way}-{trial.place}")
     )
     shutil.rmtree(folder, ignore_errors=True)
     short = dataclasses.replace(run, folder=folder, recipe=dataclasses.replace(run.recipe, training=training))
@@ -223,11 +231,11 @@ def timed(trial: Trial) -> dict[str, Any]:
         seconds = time.monotonic() - began
         records = [json.loads(line) for line in RunFolder(folder).metrics_file.read_text().splitlines()]
     except Exception as error:
-        return {"method": method, "recorded": graphs, "failed": last_line(error)}
+        return {"method": method, "way": trial.way, "failed": last_line(error)}
     last = [record for record in records if "images_per_second" in record][-1]
     ms = 1000 * training.batch_size / last["images_per_second"]
     return {
-        "method": method, "recorded": graphs, "ms": round(ms, 2), "gib": last.get("memory_gib"),
+        "method": method, "way": trial.way, "ms": round(ms, 2), "gib": last.get("memory_gib"),
         "images_per_second": round(last["images_per_second"]), "seconds": round(seconds, 1),
         "launched": outcome["launched"],
     }  # fmt: skip

@@ -57,6 +57,9 @@ def carry_out_run(run: Run, place: Place) -> dict[str, Any]:
     device = choose_device(place.device)
     began = time.monotonic()
     cost = cost_of(run.model)
+    if run.recipe.training.compiles_on(device.type):
+        # What this process compiled for earlier models counts towards a limit, beyond which nothing is compiled.
+        torch.compiler.reset()
     with quiet():
         if run.work == "speed":
             outcome: dict[str, Any] = {"measures": measure_speed(run, device), "steps": 0, "num_images": 0}
