@@ -5,13 +5,14 @@ import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vitrine.errors import ConfigError
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.studies.datasets import StudyData, describe_data
 from vitrine.studies.record import Run, Setup, Study, hash_of, in_order, keys_of
 from vitrine.studies.results import Result, read_results
-from vitrine.studies.scales import SCALES, Scale
+from vitrine.studies.scales import Scale
 
 PAGE = "index.html"
 
@@ -121,7 +122,8 @@ def plans_on(
     """List the runs of every study on one data set."""
     sets = describe_all(data, target, folder=out / "data")
     fingerprints = {name: one.fingerprint for name, one in sets.items()}
-    series = hash_of({"scale": dataclasses.asdict(scale), "data": fingerprints})
+    # The length is in the steps.
+    series = hash_of({"scale": _without_length(scale), "data": fingerprints})
     facts, plans = facts_of(sets), []
     for study in studies:
         every = runs_of(study, scale, seeds=seeds, facts=facts, searches=not turn)
@@ -151,6 +153,10 @@ def plans_on(
 
         plans.append(plan({}))
     return plans
+
+
+def _without_length(scale: Scale) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(scale).items() if name != "length"}
 
 
 def describe_all(data: str, target: str | None, *, folder: Path) -> dict[str, StudyData]:
@@ -203,9 +209,8 @@ def command_of(study: str, scale: Scale, *, data: str, target: str | None) -> st
     words = ["vitrine", "study", study, data, "--scale", scale.name]
     if target:
         words += ["--target", target]
-    factor = scale.steps / SCALES[scale.name].steps
-    if factor != 1:
-        words += ["--steps", f"{factor:g}"]
+    if scale.length != 1:
+        words += ["--steps", f"{scale.length:g}"]
     return shlex.join(words)
 
 

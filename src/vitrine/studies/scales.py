@@ -31,7 +31,6 @@ class Scale:
     name: str
     words: str
     """Part of the hash that says which results are comparable: do not change it."""
-    """Part of the hash that says which results are comparable: do not change it."""
     image_size: int
     patch_size: int
     width: int
@@ -53,6 +52,8 @@ class Scale:
     """Compiling a model takes longer than a short run of it."""
     graphs: bool = True
     """Whether steps are replayed as CUDA graphs: kernels of small models finish before the next is launched."""
+    length: float = 1.0
+    """How many times as long runs are as this scale's own; `steps` and `finetune_steps` include it."""
 
     @property
     def is_paper(self) -> bool:
@@ -106,6 +107,7 @@ def find_scale(name: str, *, steps: float = 1.0) -> Scale:
     scale = SCALES[name]
     return dataclasses.replace(
         scale,
+        length=steps,
         steps=max(round(scale.steps * steps), 2),
         finetune_steps=max(round(scale.finetune_steps * steps), 2),
     )

@@ -106,12 +106,16 @@ def weight(name: str, scale: Scale, num_classes: int) -> float:
 
 
 def steps(setup: Setup) -> int:
-    """Return the steps of the plain ViT: those of the scale, and at least sixty passes for every method."""
+    """Return the steps of the plain ViT: those of the scale, and at least sixty passes for every method.
+
+    Both grow with the length that is asked for.
+    """
     scale = setup.scale
     if scale.name == "tiny":
         return scale.steps
     heaviest = max(weight(name, scale, setup.num_classes) for name in METHODS)
-    return max(scale.steps, math.ceil(LEAST_EPOCHS * setup.num_images / scale.batch_size * heaviest))
+    passes = LEAST_EPOCHS * scale.length
+    return max(scale.steps, math.ceil(passes * setup.num_images / scale.batch_size * heaviest))
 
 
 def recipe(setup: Setup, name: str, total_steps: int, *, rate: float) -> Recipe:
@@ -153,7 +157,7 @@ def remarks(results: Results) -> list[str]:
     if not (base := results.values(method=PLAIN)):
         return []
     gain = fmean(result.measures["accuracy"] for result in longer) - fmean(base)
-    word = "not converged" if abs(gain) > MOST_GAIN else "converged"
+    word = "not converged" if gain > MOST_GAIN else "overfits" if gain < -MOST_GAIN else "converged"
     seeds = counted(len(longer), "seed")
     return [f"The plain ViT with {LONGER} times the steps ({seeds}): {100 * gain:+.2f} points ({word})."]
 
