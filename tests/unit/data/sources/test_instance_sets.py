@@ -49,7 +49,7 @@ def test_outlines_are_seen_in_the_data_and_boxes_and_class_masks_are_still_read(
             assert (source.task, len(source)) == (other, 6)
     boxes = coco_boxes(tmp_path / "boxes")
     assert task_of(str(boxes)) == "boxes"
-    with pytest.raises(DataError, match=r"instances_train2017\.json: an object of 000\.png has a box"):
+    with pytest.raises(DataError, match=r"train2017\.json: .* 000\.png"):
         open_splits(f"instances:{boxes}")
 
 
@@ -81,14 +81,14 @@ def test_objects_without_one_class_and_masks_of_two_sizes_are_refused(tmp_path: 
     Image.fromarray(classes).save(root / "SegmentationClass" / "000.png")
     Image.fromarray(classes[:40]).save(root / "SegmentationClass" / "001.png")
     source = open_splits(f"instances:{root}")["train"]
-    with pytest.raises(ImageError, match=r"000\.png: object 1 lies on the label values 0 "):
+    with pytest.raises(ImageError, match=r"000\.png: object 1 .* values 0"):
         source.annotation(0)
-    with pytest.raises(ImageError, match=r"48 x 64 pixels and its mask of classes 40 x 64"):
+    with pytest.raises(ImageError, match=r"48 x 64 .* 40 x 64"):
         source.annotation(1)
     yolo = yolo_outlines(tmp_path / "yolo")
     label = yolo / "train" / "labels" / "001.txt"
     label.write_text(f"0 {shares((0, 4, 4, 20, 20))}\n1 0.5 0.5 0.2 0.2\n")
-    with pytest.raises(DataError, match=r"001\.png has a box and no outline"):
+    with pytest.raises(DataError, match=r"001\.png .*no outline"):
         open_splits(f"instances:{yolo}")
 
 
