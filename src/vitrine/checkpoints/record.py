@@ -188,5 +188,5 @@ def shape_of(config: ModelConfig) -> tuple[Any, ...]:
 
 
 def stem_shape(stem: StemConfig | None) -> Any:
-    """Return the part of a stem that a name determines: for a ResNet its units and width."""
-    return (stem.units, stem.width) if isinstance(stem, ResNetStemConfig) else stem
+    """Return the part of a stem that a name determines: for a ResNet its units, width and root."""
+    return (stem.units, stem.width, stem.root) if isinstance(stem, ResNetStemConfig) else stem

@@ -98,6 +98,11 @@ KINDS: dict[str, dict[str, object]] = {
         "mlp_width": 64,
         "depth": 2,
     },
+    "hybrid for small pictures": {
+        **VIT,
+        "patch_size": 2,
+        "stem": ResNetStemConfig(units=(1, 1), width=32, root="3x3"),
+    },
     "BiT": {"name": "BiT-R26x1", "image_size": 64, "num_classes": 5, "width": 32},
     "BiT for small pictures": {
         "name": "BiT-R26x1",

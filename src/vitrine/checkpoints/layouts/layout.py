@@ -219,6 +219,8 @@ def refuse_odd_vit(
         "average pooling with the norm after it": config.norm_after_pooling
         and not allowed.get("norm_after_pooling"),
         "a ResNet stem": isinstance(config.stem, ResNetStemConfig) and not allowed.get("stem"),
+        "a ResNet stem with a 3x3 root": isinstance(config.stem, ResNetStemConfig)
+        and config.stem.root != "7x7",
         "a stem other than a ResNet": config.stem is not None
         and not isinstance(config.stem, ResNetStemConfig)
         and not (isinstance(config.stem, HMlpStemConfig) and allowed.get("hmlp")),
