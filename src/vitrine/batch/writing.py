@@ -1,8 +1,8 @@
 """Compute the parts of a job that are not finished, and write each one once.
 
 Memory is bounded: rows go to the file of their part as row groups of `GROUP_BYTES`, and a few finished parts wait to
-be synced or uploaded while the next ones are computed. Batches never cross the border of a part, so a part has the same
-bytes whichever process computes it, and after whatever interruption.
+be synced or uploaded while the next ones are computed. Batches never cross the border of a part, so a part has the
+same bytes whichever process computes it, and after whatever interruption.
 """
 
 import hashlib
