@@ -13,8 +13,8 @@ from vitrine.runtime.progress import notice
 from vitrine.spelling import counted
 
 HELD_OUT = "held out"
-# Peak of an evaluation in copies of its outputs: batches, all of them together, probabilities in float64 (measured: 1.36
-# GB for 300,000 images of 300 classes).
+# Peak of an evaluation in copies of its outputs: batches, all of them together, probabilities in float64 (measured:
+# 1.36 GB for 300,000 images of 300 classes).
 COPIES, BYTES = 4, 4
 
 
