@@ -195,7 +195,8 @@ class ViT(Model):
             pooled = tokens[:, self.num_leading_tokens :].mean(dim=1)
         else:
             assert self.attention_pooling is not None
-            pooled = self.attention_pooling(tokens)
+            first = 0 if self.config.pools_leading_tokens else self.num_leading_tokens
+            pooled = self.attention_pooling(tokens[:, first:])
         return self.norm(pooled) if self.config.norm_after_pooling else pooled
 
     def represent(self, pooled: Tensor) -> Tensor:
@@ -265,7 +266,7 @@ class ViT(Model):
     @property
     def num_leading_tokens(self) -> int:
         """Number of tokens before the first patch."""
-        return self.config.num_prefix_tokens + self.config.num_registers
+        return self.config.num_leading_tokens
 
     def features(self, images: Tensor) -> dict[str, Tensor]:
         """Return every intermediate by name, the logits last; vit_features.py lists the names and shapes."""
