@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitrine.spelling import counted
+
 TRACKS = (94, 95, 96, 97)
 # A record needs the mean of at least this many seeds.
 LEAST_SEEDS = 5
@@ -86,7 +88,7 @@ def row(measurement: dict[str, Any]) -> tuple[str, ...]:
     views = "" if summary.mean_of_views is None else f"{summary.mean_of_views:.2f} %"
     return (
         mark,
-        f"{summary.mean:.2f}{spread} % ({summary.num_seeds} seeds)",
+        f"{summary.mean:.2f}{spread} % ({counted(summary.num_seeds, 'seed')})",
         views,
         shown_seconds(summary.seconds),
         f"`{measurement['recipe']}`",

@@ -50,7 +50,7 @@ from vitrine.jobs.evaluation_inputs import (
     require_no_views,
 )
 from vitrine.jobs.model_argument import model_and_data, predicted_task
-from vitrine.jobs.test_images import open_test_images
+from vitrine.jobs.test_images import open_test_images, require_memory
 from vitrine.models.sizes import ImageSize
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.processes import joined_processes, on_first_process
@@ -165,6 +165,7 @@ def evaluate_model(
     loaded = load(model, image_size=image_size)
     is_numeric = loaded.record.number is not None
     matched = with_numbers(source) if is_numeric else matched_with(loaded, source, by_order=by_order)
+    require_memory(matched, num_outputs=loaded.model.config.num_classes or 1, model=model, data=data)
     lists = None if real is None else in_model_numbers(read_real(real, source), source, matched)
     chosen = chosen_views(views, matched, loaded)
     outputs, of_views, folder, is_first = outputs_on(
