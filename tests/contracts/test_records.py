@@ -80,7 +80,7 @@ def test_only_runs_that_had_the_gpu_to_themselves_are_timed(ledger: Any) -> None
 def test_a_track_without_measurement_is_empty(ledger: Any) -> None:
     lines = ledger.table([measurement(0.94, 0.95)]).splitlines()[2:]
     assert [line.split("|")[2].strip() == "empty" for line in lines] == [False, True, True, True]
-    assert "94.50 ± 0.71 % (2 seeds)" in lines[0] and "80 s" in lines[0]
+    assert all(number in lines[0] for number in ("94.50", "0.71", "95.50", "80"))
 
 
 def test_a_curve_keeps_its_end_and_at_most_forty_points(ledger: Any, tmp_path: Path) -> None:
