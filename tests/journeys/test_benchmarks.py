@@ -38,7 +38,8 @@ TOY_RUNS = [
     ("data.py", "--images {pets}/images --count 12 --size 32 --batch 4 --rounds 1 --workers 0,1"),
     ("dedup.py", "{pets}/images {photos} --synthetic 200 20 --sheets {out}"),
     ("deploy.py", "{demo}/run --calibrate {data} --data {data} --rounds 1 --batches 1 --targets onnx"),
-    ("descendants.py", "speed {cifar} --scales tiny --steps 3 --at-once 1 --ways launched,recorded --device cpu --methods 2"),
+    ("descendants.py", "speed {cifar} --scales tiny --steps 3 --at-once 1 --ways launched,recorded "
+     "--device cpu --methods 2"),
     ("detection.py", "{boxes} {out}/packed --side 40 --val 1 --megabytes 0.002"),
     ("dinov2_onnx.py", "{dinov2} {photos} --count 1"),
     ("fewshot.py", "--classes 4 --shots 2 --width 8 --test-rows 40"),

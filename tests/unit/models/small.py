@@ -31,6 +31,20 @@ KINDS: dict[str, dict[str, object]] = {
     "1-D positions shared": {**VIT, "position_placement": "shared"},
     "relative positions": {**VIT, "positions": "relative", "position_placement": "every_layer"},
     "relative positions shared": {**VIT, "positions": "relative", "position_placement": "shared"},
+    "factorised positions": {
+        **VIT,
+        "positions": "factorised",
+        "positions_keep_aspect": True,
+        "position_resampling": "bilinear",
+    },
+    "positions that keep the aspect": {
+        **VIT,
+        "positions_keep_aspect": True,
+        "pooling": "attention",
+        "num_registers": 2,
+        "pools_leading_tokens": False,
+        "has_prefix_positions": False,
+    },
     "sincos positions": {**VIT, "positions": "sincos_2d"},
     "patch positions only": {**VIT, "has_prefix_positions": False},
     "registers": {**VIT, "num_registers": 3, "layer_scale": 0.1, "gelu": "erf"},
@@ -97,6 +111,11 @@ KINDS: dict[str, dict[str, object]] = {
         "width": 48,
         "mlp_width": 64,
         "depth": 2,
+    },
+    "hybrid for small pictures": {
+        **VIT,
+        "patch_size": 2,
+        "stem": ResNetStemConfig(units=(1, 1), width=32, root="3x3"),
     },
     "BiT": {"name": "BiT-R26x1", "image_size": 64, "num_classes": 5, "width": 32},
     "BiT for small pictures": {

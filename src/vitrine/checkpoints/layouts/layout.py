@@ -219,11 +219,19 @@ def refuse_odd_vit(
         "average pooling with the norm after it": config.norm_after_pooling
         and not allowed.get("norm_after_pooling"),
         "a ResNet stem": isinstance(config.stem, ResNetStemConfig) and not allowed.get("stem"),
+        "a ResNet stem with a 3x3 root": isinstance(config.stem, ResNetStemConfig)
+        and config.stem.root != "7x7",
         "a stem other than a ResNet": config.stem is not None
         and not isinstance(config.stem, ResNetStemConfig)
         and not (isinstance(config.stem, HMlpStemConfig) and allowed.get("hmlp")),
         "parallel branches in a block": config.num_branches > 1 and not allowed.get("branches"),
         "an attention scale of its own": config.attention_scale is not None,
+        "positions that keep the aspect ratio": config.positions_keep_aspect
+        and not allowed.get("keeps_aspect"),
+        "attention pooling that skips leading tokens": config.pooling == "attention"
+        and bool(config.num_leading_tokens)
+        and not config.pools_leading_tokens
+        and not allowed.get("pools_patches"),
         f"the activation {config.activation}": config.activation != "gelu" and not allowed.get("activations"),
         "RMSNorm": config.norm != "layer_norm" and not allowed.get("rms_norm"),
         "a representation layer before the head": config.representation_width is not None
