@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from boxes import untrained_box
-from tests.unit.data.web import Answer, Request, answering
 
 import vitrine
+from tests.unit.data.web import Answer, Request, answering
 from vitrine.checkpoints import bundled, locating
 from vitrine.checkpoints.bundled import BOX_MODELS, BoxModel, Release, box_on
 from vitrine.errors import CheckpointError
