@@ -13,7 +13,6 @@ from vitrine.errors import CheckpointError, DownloadError
 from vitrine.runtime.cache import cache_folder
 from vitrine.runtime.devices import names_gpu
 from vitrine.runtime.download import Limits, download
-from vitrine.spelling import near_match
 
 BOX = "box"
 """The default model; a folder of that name is written ./box."""
@@ -64,10 +63,8 @@ def box_model(name: str) -> BoxModel:
     """Return the model of a name that begins with `box:`."""
     known = BOX_MODELS.get(name)
     if known is None:
-        close = near_match(name, list(BOX_MODELS))
         raise CheckpointError(
-            f"there is no bundled model {name}; use {' or '.join(BOX_MODELS)}",
-            suggestions=[close] if close else [],
+            f"there is no bundled model {name}; use {' or '.join(BOX_MODELS)}", suggestions=list(BOX_MODELS)
         )
     return known
 
@@ -82,7 +79,8 @@ def released_file(name: str) -> Path:
                 "another model"
             )
         raise CheckpointError(
-            f"no weights of {name} ({model.variant}) have been released yet; use {TINY}, which comes with the package"
+            f"no weights of {name} ({model.variant}) have been released yet; use {TINY}, which comes with the package",
+            suggestions=[TINY],
         )
     release = model.release
     file = Path(urlsplit(release.url).path).name
@@ -98,5 +96,7 @@ def released_file(name: str) -> Path:
     except DownloadError as error:
         other = "another model" if name == TINY else f"{TINY}, which comes with the package"
         raise CheckpointError(
-            f"{name} is downloaded on first use: {error.problem}; or use {other}", advice=error.advice
+            f"{name} is downloaded on first use: {error.problem}; or use {other}",
+            advice=error.advice,
+            suggestions=[] if name == TINY else [TINY],
         ) from None

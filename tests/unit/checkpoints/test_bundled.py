@@ -54,13 +54,15 @@ def served(monkeypatch: pytest.MonkeyPatch, weights: bytes) -> Iterator[list[Req
 
 
 def test_an_unreleased_model_says_so_and_names_the_one_in_the_package() -> None:
-    with pytest.raises(CheckpointError, match=r"box:s \(ViT-S/16\) have been released yet; use box:ti"):
+    with pytest.raises(CheckpointError, match="released") as refused:
         vitrine.load("box:s")
+    assert refused.value.suggestions == ("box:ti",)
 
 
 def test_an_unknown_model_of_the_box_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(CheckpointError, match=r"no bundled model box:small; use box:ti or box:s"):
+    with pytest.raises(CheckpointError, match="box:small") as refused:
         vitrine.load("box:small")
+    assert refused.value.suggestions == ("box:ti", "box:s")
 
 
 def test_box_ti_is_the_model_in_the_package() -> None:
@@ -101,8 +103,9 @@ def test_without_a_network_the_model_in_the_package_is_named(
     served: list[Request], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(CheckpointError, match=r"box:s is downloaded on first use: .*HF_HUB_OFFLINE.*box:ti"):
+    with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE") as refused:
         vitrine.load("box:s")
+    assert refused.value.suggestions == ("box:ti",)
     assert served == []
 
 
@@ -112,8 +115,9 @@ def test_a_file_with_another_content_is_refused_and_leaves_nothing(
 ) -> None:
     with answering(lambda request: (200, {}, weights[:-1] + damage)) as (address, _):
         registered(monkeypatch, "box:s", f"{address}/box-s.safetensors", weights)
-        with pytest.raises(CheckpointError, match=r"box:s is downloaded on first use: .* or use box:ti"):
+        with pytest.raises(CheckpointError, match="box:s") as refused:
             vitrine.load("box:s")
+        assert refused.value.suggestions == ("box:ti",)
     assert not list((tmp_path / "cache" / "box").glob("*.safetensors"))
 
 
