@@ -79,7 +79,7 @@ def released_file(name: str) -> Path:
                 "another model"
             )
         raise CheckpointError(
-            f"no weights of {name} ({model.variant}) have been released yet; use {TINY}, which comes with the package",
+            f"no weights of {name} ({model.variant}) are released yet; use {TINY}, which comes with the package",
             suggestions=[TINY],
         )
     release = model.release
