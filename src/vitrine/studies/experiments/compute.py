@@ -10,7 +10,7 @@ from vitrine.models.config import ModelConfig
 from vitrine.models.variants import configure
 from vitrine.recipes.pre_training import JFT, jft_like
 from vitrine.reports.charts import Chart, Point
-from vitrine.studies.arms import at_best_rates, open_at_edge, search_of
+from vitrine.studies.arms import RATES_RULE, at_best_rates, open_at_edge, search_of
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import Scale, from_scratch, hybrid, resnet, vit
@@ -152,9 +152,7 @@ STUDY = Study(
     "ahead of ViTs at small compute, and the lead vanishes at large compute.",
     rule="Test accuracy over log compute, linear between models of a family. (1) Over the common range of "
     "compute, ViTs are above ResNets on average by more than twice the standard error. (2) At the "
-    "smallest common compute, hybrids are above ViTs by more than twice the standard error. "
-    "Each model has the learning rate that is best on held-out images in runs a third as long; open if that is at "
-    "the edge of the rates tried.",
+    "smallest common compute, hybrids are above ViTs by more than twice the standard error. " + RATES_RULE,
     runs=runs,
     search=search_of(arms),
     widens=True,
