@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vitrine.models import ViT
 from vitrine.models.attention import UnbiasedKeys
+from vitrine.models.axial import axis_of
 from vitrine.models.config import ViTConfig
 from vitrine.models.encoder import Block, LayerScale, ParallelBlock
 from vitrine.models.resnet_stem import SameConv2d
@@ -35,8 +36,11 @@ class InferenceBlock(nn.Module):
         keys = relative_keys(model, layer=layer)
         with torch.no_grad():
             rotation = None if model.rotary is None else model.rotary(config.grid_size, num_images=1)
+        mask = None
+        if config.attention == "axial":
+            mask = axis_of(layer, config.grid_size).mask(device=torch.device("cpu"))
         self.branches = nn.ModuleList(
-            InferenceBranch(part, config, keys, rotation, num_read=num_read) for part in parts
+            InferenceBranch(part, config, keys, rotation, mask, num_read=num_read) for part in parts
         )
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,6 +71,7 @@ class InferenceBranch(nn.Module):
         config: ViTConfig,
         relative_keys: Tensor | None,
         rotation: Rotation | None,
+        mask: Tensor | None,
         *,
         num_read: int | None,
     ) -> None:
@@ -79,6 +84,8 @@ class InferenceBranch(nn.Module):
         self.in_pairs = rotation is not None and rotation.in_pairs
         self.relative_keys: Tensor | None
         self.register_buffer("relative_keys", relative_keys)
+        self.mask: Tensor | None
+        self.register_buffer("mask", mask)
         self.norm_1, self.norm_2 = block.norm_1, block.norm_2
         attention = block.attention
         self.q_norm, self.k_norm = attention.q_norm, attention.k_norm
@@ -136,6 +143,8 @@ class InferenceBranch(nn.Module):
         logits = q @ k.transpose(-2, -1)  # (B, H, R, T)
         if self.relative_keys is not None:
             logits = logits + relative_logits(q, self.relative_keys)
+        if self.mask is not None:
+            logits = logits + self.mask
         weights = logits.softmax(dim=-1)
         return (weights @ v).transpose(1, 2).reshape(B, R, D), weights
 
