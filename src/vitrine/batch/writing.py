@@ -1,8 +1,8 @@
 """Compute the parts of a job that are not finished, and write each one once.
 
-Memory is bounded: rows go to the file of their part as row groups of `GROUP_BYTES`, and a few finished parts wait to be
-synced or uploaded while the next ones are computed. Batches never cross the border of a part, so a part has the same
-bytes whichever process computes it, and after whatever interruption.
+Memory is bounded: rows go to the file of their part as row groups of `GROUP_BYTES`, and a few finished parts wait to
+be synced or uploaded while the next ones are computed. Batches never cross the border of a part, so a part has
+the same bytes whichever process computes it, and after whatever interruption.
 """
 
 import hashlib
@@ -119,7 +119,7 @@ class _Writers:
     def __init__(self, parts: PartFolder, source: Source, schema: Any) -> None:
         self._parts, self._source, self._schema = parts, source, schema
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="vitrine-parts")
-        # The first array that pyarrow makes imports pandas, which takes up to two seconds: the workers start meanwhile.
+        # The first array that pyarrow makes imports pandas, up to two seconds: the workers start meanwhile.
         self._pool.submit(import_pyarrow("Parquet parts").array, [0])
         self._open: PartWriter | None = None
         self._finishing: deque[Future[None]] = deque()

@@ -4,6 +4,7 @@ from typing import Any
 
 from vitrine.checkpoints.layouts.eva import timm_arguments
 from vitrine.checkpoints.layouts.huggingface import GELU_NAMES, HuggingFaceLayout
+from vitrine.checkpoints.layouts.timm_naflex import is_naflex, naflex_arguments
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import BiTConfig, ModelConfig, PCPVTConfig, PVTv2Config, TNTConfig, ViTConfig
 from vitrine.models.pyramid_config import FIRST_STRIDE, PyramidConfig
@@ -88,10 +89,17 @@ def vit_settings(config: ViTConfig) -> dict[str, Any]:
 
 
 def timm_settings(
-    config: ModelConfig, *, preprocess: Preprocess, classes: tuple[str, ...] | None
+    config: ModelConfig,
+    *,
+    preprocess: Preprocess,
+    classes: tuple[str, ...] | None,
+    as_naflex: bool = False,
 ) -> dict[str, Any]:
     """Write timm's config.json, so that `timm.create_model('local-dir:...')` builds the same model."""
     name, arguments = timm_model(config)
+    if as_naflex:
+        assert isinstance(config, ViTConfig)
+        name, arguments = naflex_arguments(config)
     pooling = TIMM_POOLINGS[config.pooling] if isinstance(config, ViTConfig | TNTConfig) else "avg"
     settings: dict[str, Any] = {
         "architecture": name,
@@ -109,7 +117,7 @@ def timm_settings(
             "interpolation": preprocess.interpolation,
             "mean": list(preprocess.mean),
             "std": list(preprocess.std),
-            "first_conv": first_convolution(config),
+            "first_conv": "embeds.proj" if as_naflex else first_convolution(config),
             "classifier": "head.fc" if isinstance(config, BiTConfig) else "head",
         },
     }
@@ -129,6 +137,8 @@ def first_convolution(config: ModelConfig) -> str:
 
 def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     """Return the name and arguments with which timm builds such a model; no name if timm has none."""
+    if isinstance(config, ViTConfig) and is_naflex(config):
+        return naflex_arguments(config)
     if isinstance(config, PyramidConfig):
         return timm_pyramid(config)
     if isinstance(config, TNTConfig):
@@ -176,6 +186,8 @@ def timm_vit(config: ViTConfig) -> tuple[str | None, dict[str, Any]]:
         is_odd["act_layer"] = (None, None)
         arguments["init_values"] = config.layer_scale
     arguments |= {key: value for key, (value, usual) in is_odd.items() if value != usual}
+    if config.pooling == "attention" and config.pools_leading_tokens and config.num_leading_tokens:
+        arguments["pool_include_prefix"] = True
     if config.pooling == "average":
         arguments["fc_norm"] = config.norm_after_pooling
     return name, arguments

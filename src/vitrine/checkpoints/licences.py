@@ -16,6 +16,8 @@ PUBLISHED = {
     "Hugging Face CLIP": "mit",
     "OpenCLIP": "mit",
     "Hugging Face SigLIP": "apache-2.0",
+    "Hugging Face SigLIP 2 NaFlex": "apache-2.0",
+    "timm NaFlex": "apache-2.0",
 }
 """Licences of the published weights by the name of their layout."""
 

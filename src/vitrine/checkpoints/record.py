@@ -146,9 +146,16 @@ def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
 
 def variant_of(config: ModelConfig) -> str | None:
     """Return the paper's name for a model of this shape, ignoring numerics, image size, head and channels."""
-    for name, registered in family_of(config).variants.items():
-        if shape_fields(config) == shape_fields(registered):
+    alike = {
+        name: registered
+        for name, registered in family_of(config).variants.items()
+        if shape_fields(config) == shape_fields(registered)
+    }
+    for name, registered in alike.items():  # SigLIP and its NaFlex models differ in their resampling alone
+        if getattr(registered, "position_resampling", None) == getattr(config, "position_resampling", None):
             return name
+    if alike:
+        return next(iter(alike))
     if not isinstance(config, ViTConfig | BiTConfig):
         return None
     for name in VARIANTS:

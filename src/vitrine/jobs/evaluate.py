@@ -44,7 +44,7 @@ from vitrine.jobs.evaluation_files import (
     write_score,
 )
 from vitrine.jobs.model_argument import model_and_data, predicted_task
-from vitrine.jobs.test_images import open_test_images
+from vitrine.jobs.test_images import open_test_images, require_memory
 from vitrine.models.sizes import ImageSize
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.processes import joined_processes, on_first_process
@@ -153,6 +153,7 @@ def evaluate_model(
     loaded = load(model, image_size=image_size)
     is_numeric = loaded.record.number is not None
     matched = with_numbers(source) if is_numeric else _matched(loaded, source, by_order=by_order)
+    require_memory(matched, num_outputs=loaded.model.config.num_classes or 1, model=model, data=data)
     lists = None if real is None else in_model_numbers(read_real(real, source), source, matched)
     outputs, folder, is_first = outputs_on(
         matched, loaded, model=model, data=data, split=name, out=out, batch_size=batch_size, workers=workers,

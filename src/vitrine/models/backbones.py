@@ -4,6 +4,7 @@ Names determine shape and numerics; weights come from files. tests/unit/models/t
 of parameters.
 """
 
+import dataclasses
 from typing import Any
 
 from vitrine.models.choices import Resampling
@@ -60,6 +61,11 @@ def siglip(patch: int, image_size: int = 224, **shape: Any) -> ViTConfig:
     )  # fmt: skip
 
 
+def naflex(**shape: Any) -> ViTConfig:
+    """Return SigLIP 2's image tower for any aspect ratio (NaFlex) with the square of its positions."""
+    return dataclasses.replace(siglip(16, 256, **shape), position_resampling="bilinear_antialias")
+
+
 GIANT: dict[str, Any] = {"width": 1536, "depth": 40, "num_heads": 24, "mlp_width": 4096, "mlp": "swiglu"}
 VARIANTS: dict[str, ViTConfig] = {
     "DINOv2-S/14": dinov2(**S),
@@ -94,6 +100,8 @@ VARIANTS: dict[str, ViTConfig] = {
     "SigLIP-L/16": siglip(16, 256, **L),
     "SigLIP-So400m/14": siglip(14, **SO400M),
     "SigLIP-So400m/16": siglip(16, 256, **SO400M),
+    "SigLIP2-B/16-naflex": naflex(**B),
+    "SigLIP2-So400m/16-naflex": naflex(**SO400M),
 }
 ALIASES: dict[str, str] = {
     "dinov2_vits14": "DINOv2-S/14",
@@ -132,5 +140,7 @@ ALIASES: dict[str, str] = {
     "vit_large_patch16_siglip_256": "SigLIP-L/16",
     "vit_so400m_patch14_siglip_224": "SigLIP-So400m/14",
     "vit_so400m_patch16_siglip_256": "SigLIP-So400m/16",
+    "naflexvit_base_patch16_siglip": "SigLIP2-B/16-naflex",
+    "naflexvit_so400m_patch16_siglip": "SigLIP2-So400m/16-naflex",
 }
 """Names in the authors' code and in timm."""

@@ -3,11 +3,14 @@
 from typing import Literal
 
 Pooling = Literal["class_token", "average", "attention"]
-Positions = Literal["none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d", "peg"]
+Positions = Literal[
+    "none", "learned_1d", "learned_2d", "relative", "factorised", "sincos_1d", "sincos_2d", "peg"
+]
 Placement = Literal["stem", "every_layer", "shared"]
 Resampling = Literal[
     "linear_aligned",
     "bilinear",
+    "bilinear_antialias",
     "bicubic",
     "bicubic_aligned",
     "bicubic_antialias",

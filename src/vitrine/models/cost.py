@@ -20,6 +20,7 @@ from vitrine.models.stem_configs import (
 
 # A backward pass costs twice a forward pass; a multiply-add is two operations.
 TRAINING_FLOPS_PER_MAC = 6
+FORWARD_SHARE = 1 / 3
 # Kept for the backward pass: the convolution's output (the norm reads it) and the ReLU's output.
 KEPT_MAPS = 2
 

@@ -24,9 +24,12 @@ DINOV2_OFFSET = 0.1
 class Learned1D(nn.Module):
     """One learned vector per token, in raster order (the paper's default)."""
 
-    def __init__(self, grid: Grid, *, width: int, num_slots: int, resampling: Resampling) -> None:
+    def __init__(
+        self, grid: Grid, *, width: int, num_slots: int, resampling: Resampling, keeps_aspect: bool = False
+    ) -> None:
         super().__init__()
-        self.grid, self.num_slots, self.resampling = grid, num_slots, resampling
+        self.grid, self.num_slots = grid, num_slots
+        self.resampling, self.keeps_aspect = resampling, keeps_aspect
         self.table = nn.Parameter(torch.empty(1, num_slots + grid[0] * grid[1], width))  # E_pos of eq. 1
 
     def forward(self, grid: Grid) -> Tensor:
@@ -34,7 +37,11 @@ class Learned1D(nn.Module):
         if grid == self.grid:
             return self.table
         slots, patches = self.table[:, : self.num_slots], self.table[:, self.num_slots :]
-        return torch.cat([slots, resample_grid(patches, self.grid, grid, rule=self.resampling)], dim=1)
+        wide = square_around(grid) if self.keeps_aspect else grid
+        patches = resample_grid(patches, self.grid, wide, rule=self.resampling)
+        if wide != grid:
+            patches = patches.view(1, *wide, -1)[:, : grid[0], : grid[1]].flatten(1, 2)
+        return torch.cat([slots, patches], dim=1)
 
 
 class SinCos1D(HasFixedParameters, Learned1D):
@@ -75,6 +82,27 @@ class Learned2D(nn.Module):
             [columns[:, None].expand(1, GH, GW, half), rows[:, :, None].expand(1, GH, GW, half)], dim=-1
         )
         return torch.cat([self.slots, patches.flatten(1, 2)], dim=1)
+
+
+class Factorised(nn.Module):
+    """A learned vector per row plus one per column (NaViT, arXiv:2307.06304, section 3.2)."""
+
+    def __init__(
+        self, grid: Grid, *, width: int, num_slots: int, resampling: Resampling, keeps_aspect: bool = False
+    ) -> None:
+        super().__init__()
+        self.grid, self.resampling, self.keeps_aspect = grid, resampling, keeps_aspect
+        self.slots = nn.Parameter(torch.empty(1, num_slots, width)) if num_slots else None
+        self.rows = nn.Parameter(torch.empty(1, grid[0], width))
+        self.columns = nn.Parameter(torch.empty(1, grid[1], width))
+
+    def forward(self, grid: Grid) -> Tensor:
+        """Return the table for `grid`; row and column vectors are resampled in 1-D."""
+        down, across = square_around(grid) if self.keeps_aspect else grid
+        rows = resample_grid(self.rows, (self.grid[0], 1), (down, 1), rule=self.resampling)
+        columns = resample_grid(self.columns, (1, self.grid[1]), (1, across), rule=self.resampling)
+        patches = (rows[:, : grid[0], None] + columns[:, None, : grid[1]]).flatten(1, 2)
+        return patches if self.slots is None else torch.cat([self.slots, patches], dim=1)
 
 
 class SinCos2D(nn.Module):
@@ -141,6 +169,11 @@ class ConditionalEncoding(nn.Module):
         return torch.cat([leading, encoded], dim=1) if self.num_leading_tokens else encoded
 
 
+def square_around(grid: Grid) -> Grid:
+    """Return the smallest square that a grid fits into."""
+    return max(grid), max(grid)
+
+
 def resample_grid(table: Tensor, old: Grid, new: Grid, *, rule: Resampling = "linear_aligned") -> Tensor:
     """Resample a table (1, N, D) from an old grid to a new one: (1, N', D).
 
@@ -152,6 +185,7 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, *, rule: Resampling = "li
     mode, align_corners, antialias = {
         "linear_aligned": ("bilinear", True, False),
         "bilinear": ("bilinear", False, False),
+        "bilinear_antialias": ("bilinear", False, True),
         "bicubic": ("bicubic", False, False),
         "bicubic_aligned": ("bicubic", True, False),
         "bicubic_antialias": ("bicubic", False, True),
@@ -185,8 +219,14 @@ def position_tables(config: ViTConfig) -> list[nn.Module]:
             return Relative1D(num_tokens=config.num_tokens, width=D)
         if config.positions == "sincos_2d":
             return SinCos2D(width=D, num_slots=slots)
-        kinds = {"learned_1d": Learned1D, "sincos_1d": SinCos1D, "learned_2d": Learned2D}
-        return kinds[config.positions](config.grid_size, width=D, num_slots=slots, resampling=rule)
+        kinds = {"sincos_1d": SinCos1D, "learned_2d": Learned2D}
+        if config.positions in kinds:
+            return kinds[config.positions](config.grid_size, width=D, num_slots=slots, resampling=rule)
+        kind = Factorised if config.positions == "factorised" else Learned1D
+        return kind(
+            config.grid_size, width=D, num_slots=slots, resampling=rule,
+            keeps_aspect=config.positions_keep_aspect,
+        )  # fmt: skip
 
     return [table() for _ in range(count)]
 

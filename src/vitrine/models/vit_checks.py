@@ -28,6 +28,18 @@ def require_positions(config: Any) -> None:
             raise ConfigError(
                 f"{positions} positions need a width that is a multiple of {step}, got {config.width}"
             )
+    if config.positions_keep_aspect:
+        if config.positions not in ("learned_1d", "factorised"):
+            raise ConfigError(
+                f"positions_keep_aspect needs positions learned_1d or factorised, got {config.positions!r}",
+                option="positions_keep_aspect",
+            )
+        if config.grid_size[0] != config.grid_size[1]:
+            raise ConfigError(
+                "a model whose positions keep the aspect ratio is built for squares, got a grid of "
+                f"{config.grid_size[0]}x{config.grid_size[1]}; its pictures may have any shape (max_patches)",
+                option="image_size",
+            )
     require_peg_layers(config)
 
 

@@ -132,6 +132,7 @@ def position_params(config: ViTConfig) -> int:
         "sincos_1d": (config.num_position_slots + rows * columns) * D,
         "learned_1d": (config.num_position_slots + rows * columns) * D,
         "learned_2d": config.num_position_slots * D + (rows + columns) * (D // 2),
+        "factorised": (config.num_position_slots + rows + columns) * D,
         "relative": (2 * config.num_tokens - 1) * D,
     }[config.positions]
     return table * (config.depth if config.position_placement == "every_layer" else 1)

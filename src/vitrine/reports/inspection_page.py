@@ -26,6 +26,7 @@ LEAST_WIDE = 3
 POSITION_KINDS = {
     "learned_1d": "learned, one per patch",
     "learned_2d": "learned, rows and columns",
+    "factorised": "learned, a row's plus a column's",
     "sincos_1d": "sines and cosines of the index",
     "sincos_2d": "sines and cosines",
     "relative": "relative",

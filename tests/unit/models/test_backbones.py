@@ -23,6 +23,8 @@ COUNTS = {
     "CLIP-L/14": 303_966_208,
     "SigLIP-B/16": 92_884_224,
     "SigLIP-So400m/14": 427_680_704,
+    "SigLIP2-B/16-naflex": 92_930_304,
+    "SigLIP2-So400m/16-naflex": 427_888_064,
 }
 
 

@@ -25,6 +25,7 @@ from vitrine.checkpoints.layouts import (
     t2t,
     timm,
     timm_bit,
+    timm_naflex,
     tnt,
     torchvision,
     yolos,
@@ -38,6 +39,7 @@ from vitrine.checkpoints.layouts.prefixed import PrefixedFile, prefixes_in
 from vitrine.checkpoints.layouts.t2t import T2TLayout
 from vitrine.checkpoints.layouts.timm import TimmLayout
 from vitrine.checkpoints.layouts.timm_bit import TimmBiTLayout
+from vitrine.checkpoints.layouts.timm_naflex import TimmNaFlexLayout
 from vitrine.checkpoints.layouts.tnt import TNTLayout
 from vitrine.checkpoints.layouts.torchvision import TorchvisionLayout
 from vitrine.checkpoints.tensors import Index, TensorFile
@@ -48,8 +50,8 @@ from vitrine.models.stem_configs import TokensToTokenConfig
 from vitrine.spelling import nearest
 
 Target = str
-"""Name of a layout to write: npz, official, hf, timm, torchvision, dinov2, dinov3, openclip, deit3, vitrine, or any
-registered one."""
+"""Name of a layout to write: npz, official, hf, timm, naflex, torchvision, dinov2, dinov3, openclip, deit3, vitrine,
+or any registered one."""
 Recogniser = Callable[[Index], Layout | None]
 Writer = Callable[[ModelConfig, Generation], Layout]
 
@@ -155,6 +157,8 @@ def _official(config: ModelConfig, generation: Generation) -> Layout:
 def _timm(config: ModelConfig, generation: Generation) -> Layout:
     if isinstance(config, ViTConfig) and config.rotary != "none":
         return eva.for_model(config)
+    if isinstance(config, ViTConfig) and timm_naflex.is_naflex(config):
+        return TimmNaFlexLayout()
     if isinstance(config, PyramidConfig):
         return pyramids.timm_layout(config)
     if isinstance(config, TNTConfig):
@@ -170,7 +174,7 @@ def _hugging_face(config: ModelConfig, generation: Generation) -> Layout:
         if config.embedding_norm:
             return clip.hugging_face()
         if config.pooling == "attention":
-            return siglip.hugging_face()
+            return siglip.hugging_face(is_naflex=siglip.is_naflex(config))
     return huggingface.for_model(config)
 
 
@@ -194,6 +198,9 @@ register_layout(
     "torchvision", recognise=torchvision.recognise, for_model=lambda config, generation: TorchvisionLayout()
 )
 register_layout("EVA", recognise=eva.recognise)
+register_layout(
+    "naflex", recognise=timm_naflex.recognise, for_model=lambda config, generation: TimmNaFlexLayout()
+)
 register_layout("deit3", recognise=deit3.recognise, for_model=lambda config, generation: DeiT3Layout())
 register_layout("timm", recognise=timm.recognise, for_model=_timm)
 register_layout("timm BiT", recognise=timm_bit.recognise)

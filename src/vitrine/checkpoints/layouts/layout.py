@@ -227,6 +227,12 @@ def refuse_odd_vit(
         f"{config.attention} attention": config.attention != "global",
         "parallel branches in a block": config.num_branches > 1 and not allowed.get("branches"),
         "an attention scale of its own": config.attention_scale is not None,
+        "positions that keep the aspect ratio": config.positions_keep_aspect
+        and not allowed.get("keeps_aspect"),
+        "attention pooling that skips leading tokens": config.pooling == "attention"
+        and bool(config.num_leading_tokens)
+        and not config.pools_leading_tokens
+        and not allowed.get("pools_patches"),
         f"the activation {config.activation}": config.activation != "gelu" and not allowed.get("activations"),
         "RMSNorm": config.norm != "layer_norm" and not allowed.get("rms_norm"),
         "a representation layer before the head": config.representation_width is not None

@@ -130,7 +130,7 @@ def activation_of(hints: Hints) -> dict[str, str]:
         raise CheckpointError(
             f"{hints.path} has the unknown activation {said!r}; known: {', '.join(ACTIVATIONS)}"
         )
-    if "siglip" in architecture or hints.metadata.get("gelu") == "tanh":
+    if ("siglip" in architecture and "act_layer" not in arguments) or hints.metadata.get("gelu") == "tanh":
         return ACTIVATIONS["gelutanh"]
     return ACTIVATIONS[said]
 
