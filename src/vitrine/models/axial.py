@@ -1,4 +1,4 @@
-"""Axial attention (arXiv:2010.11929, appendix D.6): tokens attend along their row, in the next layer along their column.
+"""Axial attention (arXiv:2010.11929, appendix D.6): tokens attend along their row, in the next block along columns.
 
 Shapes: B images, N = R x C patches in raster order, H heads of K channels.
 """

@@ -136,7 +136,8 @@ def test_transfer_has_a_run_for_every_model_and_target() -> None:
 
 def test_the_families_of_the_compute_study_overlap_in_compute() -> None:
     cost: dict[str, list[int]] = {}
-    for run in (run for run in runs("compute", "small") if run.role == "measured"):
+    nine = [run for run in runs("compute", "small") if run.role == "measured" and "axial" not in run.group]
+    for run in nine:
         cost.setdefault(run.settings["family"], []).append(cost_of(run.model).macs)
     assert all(len(values) == 3 and values == sorted(values) for values in cost.values())
     assert max(min(values) for values in cost.values()) < min(max(values) for values in cost.values())
