@@ -118,7 +118,10 @@ class EoMTConfig(DenseConfig):
             raise ConfigError(
                 f"num_blocks must be from 1 to {self.vit.depth}, the depth of the ViT, got {self.num_blocks}"
             )
-        if self.vit.positions in ("relative", "peg") or self.vit.position_placement != "stem":
+        if (
+            self.vit.positions in ("relative", "relative_bias", "peg")
+            or self.vit.position_placement != "stem"
+        ):
             raise ConfigError(
                 "the queries of EoMT need a ViT with positions before its first block; use the recipe masks or "
                 "segmenter"
@@ -181,7 +184,7 @@ def require_plain(config: ViTConfig) -> None:
     """Refuse a ViT whose tokens are not those of plain patches."""
     if config.stem is not None or config.num_branches > 1 or config.attention != "global":
         raise ConfigError(
-            "a dense model needs a plain ViT with global attention, without a stem and with one branch per block; use "
+            "a dense model needs a plain ViT with global attention, without a stem and with one branch per block: "
             "ViT, DeiT, DINO or DINOv2 weights"
         )
 
