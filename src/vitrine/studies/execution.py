@@ -13,6 +13,7 @@ from vitrine.runtime.progress import announced, present
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.studies.datasets import make_arrays
 from vitrine.studies.estimate import Estimate, estimate
+from vitrine.studies.inside import DISTANCE, SIMILARITY
 from vitrine.studies.planning import Plan, new_runs, with_rates
 from vitrine.studies.pool import carry_out_all
 from vitrine.studies.record import Run
@@ -145,7 +146,11 @@ def _run_all(
             else:
                 append_result(plan.folder, _result_line(run, plan, done.values, scale=scale))
                 _clear(run)
-                shown = ", ".join(f"{key} {value:.4g}" for key, value in done.values["measures"].items())
+                shown = ", ".join(
+                    f"{key} {value:.4g}"
+                    for key, value in done.values["measures"].items()
+                    if not key.startswith((SIMILARITY, DISTANCE))
+                )
                 advance(1, f"{name_of(run)} {shown}")
             left[run.on, run.study] -= 1
             if not left[run.on, run.study]:

@@ -30,10 +30,10 @@ def runs(study: str, scale: str, **options: object) -> tuple[Run, ...]:
     return STUDIES[study].runs(setup(scale, **options))
 
 
-def test_there_are_the_eleven_studies_of_the_paper_and_one_of_its_descendants() -> None:
+def test_there_are_the_thirteen_studies_of_the_paper_and_one_of_its_descendants() -> None:
     assert set(STUDIES) == {
         "data-size", "few-shot-vs-data", "compute", "self-supervision", "optimizer", "shape", "head", "positions",
-        "cost", "resolution", "transfer", "descendants",
+        "cost", "resolution", "transfer", "descendants", "position-patterns", "attention-distance",
     }  # fmt: skip
 
 

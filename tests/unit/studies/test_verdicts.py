@@ -1,6 +1,7 @@
 """Rules on made-up results: every study can be reproduced, left open and contradicted, and says so."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ from tests.unit.studies.made import made_results
 from vitrine.models.cost import cost_of
 from vitrine.studies.experiments.compute import curve
 from vitrine.studies.experiments.head import best_rates
+from vitrine.studies.experiments.position_patterns import SETTINGS
 from vitrine.studies.experiments.self_supervision import COLOUR, FEW
 from vitrine.studies.record import Run, Setup
 from vitrine.studies.registry import STUDIES
@@ -88,6 +90,33 @@ def cost(power: float, vit_batch: float) -> Value:
     return value
 
 
+def patterns(*, near: float, straight: float, varies: float) -> Value:
+    """Return similarities that fall with distance, are higher in straight lines, and differ between settings."""
+
+    def value(run: Run, measure: str = "") -> float:
+        if not measure.startswith("similarity"):
+            return 0.6
+        row, column = map(int, measure.split("_")[1:])
+        factor = 1 + varies * list(SETTINGS).index(run.settings["hyper-parameters"])
+        return factor * (
+            near / math.hypot(row, column) + straight * (not row or not column)
+        ) + 0.01 * math.sin(row + 3 * column + run.seed)
+
+    return value  # type: ignore[return-value]
+
+
+def distances(growth: float, behind: float) -> Value:
+    """Return distances that grow with the layer, and are larger by `behind` in the hybrid."""
+
+    def value(run: Run, measure: str = "") -> float:
+        if not measure.startswith("distance"):
+            return 0.6
+        layer, head = map(int, measure.split("_")[1:])
+        return 8 + growth * layer + head + behind * (run.settings["model"] == "hybrid") + 0.01 * run.seed
+
+    return value  # type: ignore[return-value]
+
+
 CASES: dict[str, tuple[Value, Value, Value]] = {
     "positions": (
         by("positions", {"none": 0.5}),
@@ -125,6 +154,11 @@ CASES: dict[str, tuple[Value, Value, Value]] = {
         tuned(by("model", {}), (0.03,)),
         tuned(by("model", {"large ViT": 0.5}), (0.03,)),
     ),
+    "position-patterns": (
+        patterns(near=0.5, straight=0.2, varies=0.3), patterns(near=0.5, straight=0.2, varies=0.0),
+        patterns(near=-0.5, straight=0.2, varies=0.3),
+    ),
+    "attention-distance": (distances(2.0, 3.0), distances(0.0, 0.0), distances(-2.0, 3.0)),
     "cost": (cost(1.0, 4.0), cost(1.5, 4.0), cost(2.0, 0.25)),
     "descendants": (
         by("method", {"plain ViT": 0.5}),
