@@ -40,6 +40,14 @@ def written_out(answers: QueryAnswers, masks: torch.Tensor) -> torch.Tensor:
     classes_of = [[k for k in range(3) if (mask == k).any()] for mask in masks]
     num_targets = sum(map(len, classes_of))
 
+    def losses(
+        logits: torch.Tensor, truth: torch.Tensor, known: torch.Tensor, where: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x, y, w = (sampled(plane, where) for plane in (logits, truth, known))
+        entropy = F.binary_cross_entropy_with_logits(x, y, weight=w, reduction="sum") / max(w.sum(), 1)
+        p = x.sigmoid() * w
+        return entropy, 1 - (2 * (p * y).sum() + 1) / (p.sum() + (w * y).sum() + 1)
+
     def sampled(plane: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
         return F.grid_sample(plane[None, None].float(), 2 * where[None, None] - 1, align_corners=False)[
             0, 0, 0
@@ -53,22 +61,19 @@ def written_out(answers: QueryAnswers, masks: torch.Tensor) -> torch.Tensor:
             cost = np.zeros((4, len(present)))
             for q in range(4):
                 for t, k in enumerate(present):
-                    x, y = sampled(logits[q], shared), sampled(masks[image] == k, shared)
-                    entropy = F.binary_cross_entropy_with_logits(x, y)
-                    p = x.sigmoid()
-                    dice = 1 - (2 * (p * y).sum() + 1) / (p.sum() + y.sum() + 1)
+                    entropy, dice = losses(logits[q], masks[image] == k, masks[image] != 255, shared)
                     cost[q, t] = 5 * entropy + 5 * dice - 2 * classes[q].softmax(dim=0)[k]
             rows, columns = optimize.linear_sum_assignment(cost)
             wanted = torch.full((4,), 3)
             for q, t in zip(rows, columns, strict=True):
                 wanted[q] = present[t]
                 candidates, extra = rest[: 3 * P], rest[3 * P :]
-                order = sampled(logits[q], candidates).abs().argsort()[: int(0.75 * P)]
-                chosen = torch.cat([candidates[order], extra])
-                x, y = sampled(logits[q], chosen), sampled(masks[image] == present[t], chosen)
-                p = x.sigmoid()
-                dice = 1 - (2 * (p * y).sum() + 1) / (p.sum() + y.sum() + 1)
-                total = total + 5 * (F.binary_cross_entropy_with_logits(x, y) + dice) / num_targets
+                known = masks[image] != 255
+                certain = sampled(logits[q], candidates).abs()
+                certain[sampled(known, candidates) == 0] = torch.inf
+                chosen = torch.cat([candidates[certain.argsort()[: int(0.75 * P)]], extra])
+                entropy, dice = losses(logits[q], masks[image] == present[t], known, chosen)
+                total = total + 5 * (entropy + dice) / num_targets
             entropies = F.cross_entropy(classes, wanted, reduction="none")
             total = total + 2 * (entropies * torch.where(wanted == 3, 0.1, 1.0)).sum() / weight
     return total
@@ -93,6 +98,7 @@ def test_the_loss_of_queries_equals_the_one_that_is_written_out() -> None:
         answers,
         targets,
         maps,
+        (masks != 255).float(),
         per_target=torch.full((B,), B / num_targets),
         per_query=torch.full((B,), B / weight),
     )
