@@ -84,8 +84,8 @@ def test_masks_of_objects_are_those_of_predict(
     for one, other in zip(answer["boxes"], ours, strict=True):
         image = np.asarray(Image.open(io.BytesIO(base64.b64decode(one["mask"]))))
         whole = decode_segmentation(other["segmentation"], (80, 64), where="a result")
-        left, top, width, height = (int(side) for side in other["bbox"])
-        assert (image == whole[top : top + height, left : left + width]).all()
+        left, top, right, bottom = (int(side) for side in one["box"])
+        assert (image == whole[top:bottom, left:right]).all()
         assert image.sum() == whole.sum()
         assert one["score"] == pytest.approx(other["score"], abs=1e-4)
 

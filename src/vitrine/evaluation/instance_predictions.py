@@ -70,6 +70,9 @@ def enlarged_masks(
     logits: Tensor, size: tuple[int, int], *, window: tuple[int, int], filled: tuple[int, int]
 ) -> EnlargedMasks:
     """Enlarge mask logits (n, h, w) to the window, cut off its padding, enlarge them to the picture, pack them."""
+    if not len(logits):
+        none = logits.new_zeros(0)
+        return EnlargedMasks(np.zeros((0, *size), dtype=np.uint8), logits.new_zeros(0, 4), none)
     step = max(MOST_NUMBERS // (size[0] * size[1]) // BITS, 1) * BITS
     planes, boxes, certainties = [], [], []
     for part in torch.split(logits.float(), step):
@@ -81,9 +84,6 @@ def enlarged_masks(
         certainties.append(torch.where(is_set, shown.sigmoid(), 0.0).sum(dim=(1, 2)) / count)
         boxes.append(boxes_around(is_set))
         planes.append(packed(is_set).cpu().numpy())
-    if not planes:
-        none = logits.new_zeros(0)
-        return EnlargedMasks(np.zeros((0, *size), dtype=np.uint8), logits.new_zeros(0, 4), none)
     return EnlargedMasks(np.concatenate(planes), torch.cat(boxes), torch.cat(certainties))
 
 

@@ -174,7 +174,10 @@ class DetectionFiles:
 
 
 def coco_rows(prediction: BoxPrediction) -> list[dict[str, Any]]:
-    """Return the objects of a picture as COCO results; pictures and classes are numbered from 1."""
+    """Return the objects of a picture as COCO results, with boxes or masks; pictures and classes count from 1.
+
+    pycocotools takes the sizes of objects from boxes if there are any, so masks are without them.
+    """
     rows: list[dict[str, Any]] = [
         {
             "image_id": prediction.index + 1, "category_id": int(label) + 1,
@@ -186,5 +189,6 @@ def coco_rows(prediction: BoxPrediction) -> list[dict[str, Any]]:
     ]  # fmt: skip
     if prediction.planes is not None:
         for place, row in enumerate(rows):
+            del row["bbox"]
             row["segmentation"] = encode_segmentation(mask_in(prediction.planes, place))
     return rows

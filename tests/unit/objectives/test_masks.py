@@ -9,6 +9,7 @@ from vitrine.models import ViTConfig, build
 from vitrine.models.dense.config import as_encoder
 from vitrine.models.dense.eomt import QueryAnswers
 from vitrine.models.dropout import image_keys, randomness_of
+from vitrine.objectives.instance_segmentation import InstanceObjective
 from vitrine.objectives.mask_classification import MaskClassificationObjective, targets_in
 from vitrine.objectives.segmentation import pixel_losses
 
@@ -120,3 +121,57 @@ def test_an_image_has_the_same_loss_in_any_micro_batch() -> None:
         with randomness_of(keys[row : row + 1]):
             alone.append(OBJECTIVE.losses(module, tuple(part[row : row + 1] for part in parts))[0])
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-4)
+
+
+def test_pixels_that_count_nowhere_have_no_influence_on_the_loss() -> None:
+    """What is predicted there, and what the target says there, changes nothing."""
+    generator = torch.Generator().manual_seed(1)
+    masks = torch.zeros(1, 12, 12, dtype=torch.int64)
+    masks[0, :, :6], masks[0, :, 6:] = 1, 255
+    answers = QueryAnswers(
+        torch.randn(2, 1, 4, 12, 12, generator=generator),
+        torch.randn(2, 1, 4, 4, generator=generator),
+        torch.rand(1, 200, 2, generator=generator),
+    )
+    # Points next to the border see both sides.
+    points = answers.points
+    points[..., 0] = torch.where((points[..., 0] - 0.5).abs() < 0.09, 0.2, points[..., 0])
+    objective = MaskClassificationObjective(num_queries=4, num_blocks=1, num_points=40)
+    targets, one = targets_in(masks, num_classes=3), torch.ones(1)
+
+    def loss(logits: torch.Tensor, maps: torch.Tensor) -> torch.Tensor:
+        known = (masks != 255).float()
+        moved = answers._replace(masks=logits)
+        return objective.set_losses(moved, targets, maps, known, per_target=one, per_query=one)[0]
+
+    maps = (masks == 1).float()
+    changed, others = answers.masks.clone(), maps.clone()
+    changed[..., 6:], others[..., 6:] = 5.0, 1.0
+    torch.testing.assert_close(loss(changed, others), loss(answers.masks, maps))
+    changed[..., :6] += 1
+    assert not torch.allclose(loss(changed, maps), loss(answers.masks, maps))
+
+
+def test_objects_of_one_class_are_targets_of_their_own() -> None:
+    torch.manual_seed(0)
+    objective = InstanceObjective(num_queries=6, num_blocks=1, num_points=8, most_objects=5)
+    labels = torch.full((2, 5), -1)
+    labels[0, :3], labels[1, :1] = torch.tensor([2, 2, 0]), 1
+    planes = torch.randint(0, 256, (2, 1, 16, 16), dtype=torch.uint8)
+    known = torch.ones(2, 16, 16, dtype=torch.bool)
+    targets, maps, _ = objective.targets_of([labels, planes, known], num_classes=3)
+    assert (targets.image.tolist(), targets.label.tolist()) == ([0, 0, 0, 1], [2, 2, 0, 1])
+    assert targets.counts == (3, 1)
+    for row, (image, bit) in enumerate([(0, 0), (0, 1), (0, 2), (1, 0)]):
+        assert (maps[row] == (planes[image, 0] >> bit & 1)).all()
+    module = objective.wrap(build(objective.dense_config(VIT, num_classes=3)), None).train()
+    images, ones = torch.randn(2, 3, 16, 16), torch.ones(2)
+    parts = (images, labels, planes, known, 0.3 * ones, ones, ones)
+    keys = image_keys(0, first=0, count=2, device=torch.device("cpu"))
+    with randomness_of(keys):
+        together, _ = objective.losses(module, parts)
+    with randomness_of(keys[1:]):
+        alone, _ = objective.losses(module, tuple(part[1:] for part in parts))
+    torch.testing.assert_close(together[1:], alone, rtol=1e-4, atol=1e-4)
+    masks, scores = module(images)
+    assert (masks.shape[:2], scores.shape) == ((2, 6), (2, 6, 3))
