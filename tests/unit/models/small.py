@@ -31,6 +31,18 @@ KINDS: dict[str, dict[str, object]] = {
     "1-D positions shared": {**VIT, "position_placement": "shared"},
     "relative positions": {**VIT, "positions": "relative", "position_placement": "every_layer"},
     "relative positions shared": {**VIT, "positions": "relative", "position_placement": "shared"},
+    "relative bias": {
+        **VIT,
+        "positions": "relative_bias",
+        "position_placement": "every_layer",
+        "position_resampling": "bilinear",
+        "pooling": "average",
+        "has_class_token": True,
+        "norm_after_pooling": True,
+        "key_bias": False,
+        "layer_scale": 0.1,
+    },
+    "relative bias shared": {**VIT, "positions": "relative_bias", "position_placement": "shared"},
     "factorised positions": {
         **VIT,
         "positions": "factorised",
