@@ -27,6 +27,7 @@ from vitrine.models.positions import (
     SinCos2D,
     position_tables,
     resample_grid,
+    resample_offsets,
 )
 from vitrine.models.sizes import require_tiling, shown
 from vitrine.models.stem_configs import HMlpStemConfig, ResNetStemConfig, StemConfig
@@ -85,6 +86,8 @@ def resampled_positions(
     }
     if config.positions == "relative":
         changes["table"] = lambda table: stretched(table, 2 * changed.num_tokens - 1)
+    if config.positions == "relative_bias":
+        changes["table"] = lambda table: resample_offsets(table, old, new, rule=resampling)
     makers = {
         name: remade(weights, name, changes[name.split(".")[-1]])
         for name in weights.index

@@ -91,7 +91,7 @@ def hugging_face_model(library: Any, path: Path, config: ModelConfig) -> Any:
             return output.logits
         if architecture == "CLIPVisionModelWithProjection":
             return output.image_embeds
-        if architecture in ("CLIPVisionModel", "SiglipVisionModel"):
+        if architecture in ("BeitModel", "CLIPVisionModel", "SiglipVisionModel"):
             return output.pooler_output
         if isinstance(config, ViTConfig) and config.representation_width:
             return output.pooler_output

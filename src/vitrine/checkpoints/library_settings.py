@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from vitrine.checkpoints.layouts import beit
 from vitrine.checkpoints.layouts.eva import timm_arguments
 from vitrine.checkpoints.layouts.huggingface import GELU_NAMES, HuggingFaceLayout
 from vitrine.checkpoints.layouts.timm_naflex import is_naflex, naflex_arguments
@@ -61,11 +62,18 @@ def hugging_face_settings(
         "dtype": "float32",
     }
     settings |= dinov2_settings(config) if layout.family == "dinov2" else vit_settings(config)
-    if config.num_classes:
-        names = classes or tuple(f"LABEL_{i}" for i in range(config.num_classes))
-        settings["id2label"] = {str(i): name for i, name in enumerate(names)}
-        settings["label2id"] = {name: i for i, name in enumerate(names)}
-    return settings
+    return settings | label_settings(config, classes)
+
+
+def label_settings(config: ModelConfig, classes: tuple[str, ...] | None) -> dict[str, Any]:
+    """Return the names of the classes as transformers writes them; nothing without a head."""
+    if not config.num_classes:
+        return {}
+    names = classes or tuple(f"LABEL_{i}" for i in range(config.num_classes))
+    return {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
 
 
 def dinov2_settings(config: ViTConfig) -> dict[str, Any]:
@@ -137,8 +145,6 @@ def first_convolution(config: ModelConfig) -> str:
 
 def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     """Return the name and arguments with which timm builds such a model; no name if timm has none."""
-    if isinstance(config, ViTConfig) and is_naflex(config):
-        return naflex_arguments(config)
     if isinstance(config, PyramidConfig):
         return timm_pyramid(config)
     if isinstance(config, TNTConfig):
@@ -148,7 +154,13 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     if isinstance(config, BiTConfig):
         known = TIMM_BITS.get((config.units, config.width_factor)) if config.is_published else None
         return known, {"in_chans": config.channels}
-    return timm_arguments(config) if config.rotary != "none" else timm_vit(config)
+    kinds = (
+        (config.positions == "relative_bias", beit.timm_arguments),
+        (is_naflex(config), naflex_arguments),
+        (config.rotary != "none", timm_arguments),
+        (True, timm_vit),
+    )
+    return next(arguments_of(config) for is_kind, arguments_of in kinds if is_kind)
 
 
 def timm_vit(config: ViTConfig) -> tuple[str | None, dict[str, Any]]:

@@ -19,7 +19,7 @@ from vitrine.checkpoints.layouts.named import NamedLayout, takes_flat_patches
 from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.layouts.t2t import T2TLayout
 from vitrine.checkpoints.layouts.timm_naflex import TimmNaFlexLayout
-from vitrine.checkpoints.library_settings import hugging_face_settings, timm_settings
+from vitrine.checkpoints.library_settings import hugging_face_settings, label_settings, timm_settings
 from vitrine.checkpoints.loading import Loaded
 from vitrine.checkpoints.record import KEY, Record
 from vitrine.checkpoints.tensors import TRUST_FILE, Spec
@@ -216,7 +216,7 @@ def settings_of(prepared: Prepared) -> dict[str, Any]:
     if isinstance(layout, HuggingFaceLayout):
         return hugging_face_settings(record.config, layout, classes=record.classes)
     if isinstance(layout, NamedLayout) and layout.settings(record.config):
-        return layout.settings(record.config)
+        return layout.settings(record.config) | label_settings(record.config, record.classes)
     if isinstance(layout, TimmNaFlexLayout):
         return timm_settings(
             record.config, preprocess=record.preprocess, classes=record.classes, as_naflex=True

@@ -6,7 +6,7 @@ it is computed from the tokens.
 """
 
 import math
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from vitrine.models.fixed import HasFixedParameters
 Grid = tuple[int, int]
 POSITION_STD = 0.02
 DINOV2_OFFSET = 0.1
+OFFSETS_OF_LEADING = 3  # rows of a relative bias for tokens without a place
 
 
 class Learned1D(nn.Module):
@@ -150,6 +151,55 @@ class Relative1D(nn.Module):
         return line[0].T.to(self.table.dtype)
 
 
+class LogitBias(NamedTuple):
+    """What relative positions add to the logits of attention, whatever the queries: (1, H, T, T)."""
+
+    values: Tensor
+
+
+class RelativeBias(nn.Module):
+    """A learned number per head for each offset in rows and columns, added to the logits (BEiT, arXiv:2106.08254).
+
+    Tokens before the patches have no place: three more numbers per head are for pairs from such a token to a patch,
+    from a patch to such a token, and of two such tokens.
+    """
+
+    def __init__(
+        self, grid: Grid, *, num_heads: int, num_leading_tokens: int, resampling: Resampling
+    ) -> None:
+        super().__init__()
+        self.grid, self.num_leading_tokens, self.resampling = grid, num_leading_tokens, resampling
+        self.table = nn.Parameter(torch.empty(math.prod(offsets(grid)) + OFFSETS_OF_LEADING, num_heads))
+
+    def forward(self, grid: Grid) -> LogitBias:
+        """Return the bias for patches on `grid`; offsets of another grid than the model's are resampled."""
+        of_offsets = resample_offsets(self.table, self.grid, grid, rule=self.resampling)
+        return LogitBias(of_offsets[self.index(grid)].permute(2, 0, 1)[None])
+
+    def index(self, grid: Grid) -> Tensor:
+        """Return the row of the table for every pair of tokens: (T, T)."""
+        down, across = offsets(grid)
+        place = torch.cartesian_prod(torch.arange(grid[0]), torch.arange(grid[1]))
+        apart = place[:, None] - place[None] + torch.tensor(grid) - 1
+        S, N = self.num_leading_tokens, math.prod(grid)
+        index = torch.empty(S + N, S + N, dtype=torch.long)
+        index[S:, S:] = apart[..., 0] * across + apart[..., 1]
+        index[:S, S:], index[S:, :S], index[:S, :S] = (down * across + i for i in range(OFFSETS_OF_LEADING))
+        return index.to(self.table.device)
+
+
+def offsets(grid: Grid) -> Grid:
+    """Return how many different offsets in rows and columns two patches can have."""
+    return 2 * grid[0] - 1, 2 * grid[1] - 1
+
+
+def resample_offsets(table: Tensor, old: Grid, new: Grid, *, rule: Resampling) -> Tensor:
+    """Resample a table of relative biases (offsets + 3, H) for another grid."""
+    count = math.prod(offsets(old))
+    resampled = resample_grid(table[None, :count], offsets(old), offsets(new), rule=rule)[0]
+    return torch.cat([resampled, table[count:]])
+
+
 class ConditionalEncoding(nn.Module):
     """CPVT's position encoding generator (PEG, arXiv:2102.10882, section 3.2): a depth-wise convolution over the map.
 
@@ -217,6 +267,11 @@ def position_tables(config: ViTConfig) -> list[nn.Module]:
         D, slots, rule = config.width, config.num_position_slots, config.position_resampling
         if config.positions == "relative":
             return Relative1D(num_tokens=config.num_tokens, width=D)
+        if config.positions == "relative_bias":
+            return RelativeBias(
+                config.grid_size, num_heads=config.num_heads, num_leading_tokens=config.num_leading_tokens,
+                resampling=rule,
+            )  # fmt: skip
         if config.positions == "sincos_2d":
             return SinCos2D(width=D, num_slots=slots)
         kinds = {"sincos_1d": SinCos1D, "learned_2d": Learned2D}
@@ -235,6 +290,8 @@ def initialise_positions(module: nn.Module) -> None:
     """Draw a table, or compute it; a conditional encoding is a convolution and is initialised like one."""
     if isinstance(module, SinCos1D):
         module.fill_table()
+    elif isinstance(module, RelativeBias):
+        nn.init.zeros_(module.table)
     elif not isinstance(module, ConditionalEncoding):
         for parameter in module.parameters():
             nn.init.normal_(parameter, std=POSITION_STD)

@@ -37,8 +37,7 @@ class ViT(Model):
     """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
 
     config: ViTConfig
-    trained_patch: tuple[int, int] | None = None
-    """In training: patches of this size in place of the model's own, as FlexiViT draws them."""
+    trained_patch: tuple[int, int] | None = None  # in training: another patch size, as FlexiViT draws them
     num_kept: int | None = None  # in training: patches kept of each image, drawn at random; None keeps all
 
     def __init__(self, config: ViTConfig) -> None:
@@ -166,9 +165,9 @@ class ViT(Model):
 
     def block_input(self, tokens: Tensor, grid: Grid, *, layer: int) -> tuple[Tensor, Places]:
         """Return the input of block `layer`: tokens with its positions, and the positions for its attention."""
-        if self.config.positions == "relative":
+        if self.config.positions in ("relative", "relative_bias"):
             table = self.positions[layer if self.config.position_placement == "every_layer" else 0]
-            return tokens, table(tokens.shape[1])
+            return tokens, table(tokens.shape[1] if self.config.positions == "relative" else grid)
         if self.config.positions == "peg" and layer - 1 in self.config.peg_layers:
             tokens = self.positions[self.config.peg_layers.index(layer - 1)](tokens, grid)
         elif self.config.position_placement != "stem":
@@ -177,7 +176,7 @@ class ViT(Model):
 
     def add_positions(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
         """Add the absolute positions of `layer`; registers and tokens without a slot get none."""
-        if self.config.positions in ("none", "relative", "peg"):
+        if self.config.positions in ("none", "relative", "relative_bias", "peg"):
             return tokens
         table = self.positions[layer if self.config.position_placement == "every_layer" else 0](grid)
         slots = self.config.num_position_slots

@@ -77,8 +77,10 @@ def require_rotary(config: Any) -> None:
             f"rotary positions need heads whose width is a multiple of {ROTATED_PARTS}, got {head}",
             option="rotary",
         )
-    if config.positions == "relative":
-        raise ConfigError("rotary positions cannot be combined with positions='relative'", option="rotary")
+    if config.positions in ("relative", "relative_bias"):
+        raise ConfigError(
+            f"rotary positions cannot be combined with positions={config.positions!r}", option="rotary"
+        )
     for name, least in (("rotary_shift", 0), ("rotary_jitter", 1), ("rotary_rescale", 1), ("rotary_base", 1)):
         value = getattr(config, name)
         if value is not None and value < least:

@@ -30,6 +30,7 @@ POSITION_KINDS = {
     "sincos_1d": "sines and cosines of the index",
     "sincos_2d": "sines and cosines",
     "relative": "relative",
+    "relative_bias": "relative, added to the logits",
 }
 OF_DISTANCE = (
     "Mean distance in pixels between a patch and the patches that a head attends to, weighted by attention and "

@@ -31,6 +31,18 @@ KINDS: dict[str, dict[str, object]] = {
     "1-D positions shared": {**VIT, "position_placement": "shared"},
     "relative positions": {**VIT, "positions": "relative", "position_placement": "every_layer"},
     "relative positions shared": {**VIT, "positions": "relative", "position_placement": "shared"},
+    "relative bias": {
+        **VIT,
+        "positions": "relative_bias",
+        "position_placement": "every_layer",
+        "position_resampling": "bilinear",
+        "pooling": "average",
+        "has_class_token": True,
+        "norm_after_pooling": True,
+        "key_bias": False,
+        "layer_scale": 0.1,
+    },
+    "relative bias shared": {**VIT, "positions": "relative_bias", "position_placement": "shared"},
     "factorised positions": {
         **VIT,
         "positions": "factorised",
@@ -50,6 +62,7 @@ KINDS: dict[str, dict[str, object]] = {
     "registers": {**VIT, "num_registers": 3, "layer_scale": 0.1, "gelu": "erf"},
     "distillation token": {**VIT, "has_distillation_token": True},
     "qk-norm": {**VIT, "qk_norm": True},
+    "mimetic attention": {**VIT, "initialisation": "mimetic", "positions": "sincos_2d"},
     "norm after pooling": {**VIT, "pooling": "average", "norm_after_pooling": True},
     "dropout": {**VIT, "dropout": 0.1, "stochastic_depth": 0.2},
     "dropout apart": {

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitrine.checkpoints.layouts import (
+    beit,
     bit_npz,
     clip,
     deit3,
@@ -151,12 +152,16 @@ def _official(config: ModelConfig, generation: Generation) -> Layout:
         return TNTLayout(origin="official")
     if isinstance(config, ViTConfig) and isinstance(config.stem, TokensToTokenConfig):
         return T2TLayout()
+    if isinstance(config, ViTConfig) and config.positions == "relative_bias":
+        return beit.for_model(config, kind="official")
     return BiTNpzLayout() if isinstance(config, BiTConfig) else official.of_generation(generation)
 
 
 def _timm(config: ModelConfig, generation: Generation) -> Layout:
     if isinstance(config, ViTConfig) and config.rotary != "none":
         return eva.for_model(config)
+    if isinstance(config, ViTConfig) and config.positions == "relative_bias":
+        return beit.for_model(config, kind="timm")
     if isinstance(config, ViTConfig) and timm_naflex.is_naflex(config):
         return TimmNaFlexLayout()
     if isinstance(config, PyramidConfig):
@@ -171,6 +176,8 @@ def _hugging_face(config: ModelConfig, generation: Generation) -> Layout:
     if isinstance(config, ViTConfig):
         if config.rotary == "dinov3":
             return dinov3.hugging_face()
+        if config.positions == "relative_bias":
+            return beit.for_model(config, kind="hf")
         if config.embedding_norm:
             return clip.hugging_face()
         if config.pooling == "attention":
@@ -190,6 +197,7 @@ register_layout("masks", recognise=masks.recognise)
 register_layout("npz", recognise=official.recognise, for_model=_official)
 register_layout("official", for_model=_official)
 register_layout("BiT npz", recognise=bit_npz.recognise)
+register_layout("BEiT", recognise=beit.recognise)
 register_layout("hf", recognise=huggingface.recognise, for_model=_hugging_face)
 register_layout("dinov3", recognise=dinov3.recognise, for_model=lambda config, generation: dinov3.official())
 register_layout("openclip", recognise=clip.recognise, for_model=lambda config, generation: clip.openclip())

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from vitrine.checkpoints.layouts.layout import (
     Hints,
@@ -121,7 +122,7 @@ def position_slots(index: Index, *, prefix: int, kernel: tuple[int, ...], stride
     )
 
 
-def activation_of(hints: Hints) -> dict[str, str]:
+def activation_of(hints: Hints) -> dict[str, Any]:
     """Return the activation: the exact GELU, unless config.json, the architecture or the graph says otherwise."""
     arguments = hints.settings.get("model_args") or {}
     said = str(arguments.get("act_layer") or "gelu").replace("_", "")

@@ -118,7 +118,10 @@ class EoMTConfig(DenseConfig):
             raise ConfigError(
                 f"num_blocks must be from 1 to {self.vit.depth}, the depth of the ViT, got {self.num_blocks}"
             )
-        if self.vit.positions in ("relative", "peg") or self.vit.position_placement != "stem":
+        if (
+            self.vit.positions in ("relative", "relative_bias", "peg")
+            or self.vit.position_placement != "stem"
+        ):
             raise ConfigError(
                 "the queries of EoMT need a ViT with positions before its first block; use the recipe masks or "
                 "segmenter"
