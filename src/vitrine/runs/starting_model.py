@@ -93,6 +93,10 @@ def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> Startin
 
     A variant's name gives fresh weights, drawn with the recipe's seed.
     """
+    if recipe.whitens_patches:
+        raise ConfigError(
+            "whitens_patches replaces the patch embedding, so it is for pre-training; set it to false"
+        )
     # An equal number of classes does not mean the same classes, so the old head is never kept as a whole.
     with seeded(recipe.training.seed):
         shape = InputShape(size=recipe.size, patch=recipe.patch, max_patches=recipe.max_patches)
