@@ -152,7 +152,7 @@ def evaluate_model(
         )
     if data is None and model is not None and is_folder_of_parts(model):
         return evaluate_parts(model, out=out, is_overwriting=is_overwriting)
-    model, data = model_and_data("evaluate", model, data)
+    model, data = model_and_data("evaluate", model, data, device=device)
     task = predicted_task(model)
     if task != "classes":
         require_no_views(views, task)
