@@ -44,9 +44,9 @@ def measure_model(
             score = few_shot(model, data.get("target0", own), preprocess=preprocess, device=device)
         if score is not None:
             measures["fewshot"] = score
-    if run.looks == "positions":
+    if run.inspects == "positions":
         measures |= similarity_by_offset(model)
-    elif run.looks == "attention":
+    elif run.inspects == "attention":
         measures |= distance_by_head(model, some_images(splits[own.test_split], preprocess, device=device))
     return measures
 

@@ -18,13 +18,13 @@ MEASURES = ("accuracy", "fewshot", "held_out", "images_per_second", "largest_bat
 
 def inside(run: Run, value: Callable[..., float]) -> dict[str, float]:
     """Return what a run measures inside its model: a value for every offset, or every head of every layer."""
-    assert run.looks == "" or isinstance(run.model, ViTConfig)
-    if run.looks == "positions":
+    assert run.inspects == "" or isinstance(run.model, ViTConfig)
+    if run.inspects == "positions":
         rows, columns = run.model.grid_size
         names = [
             f"similarity_{row}_{column}" for row in range(rows) for column in range(columns) if row or column
         ]
-    elif run.looks == "attention":
+    elif run.inspects == "attention":
         names = [
             f"distance_{layer}_{head}"
             for layer in range(run.model.depth)

@@ -29,7 +29,7 @@ def arms(setup: Setup) -> tuple[Run, ...]:
     return tuple(
         Run(
             study="attention-distance", group=name, seed=setup.seed, settings={"model": name}, model=config,
-            recipe=from_scratch(setup.scale, seed=setup.seed, name=name), needs_rate=name, looks="attention",
+            recipe=from_scratch(setup.scale, seed=setup.seed, name=name), needs_rate=name, inspects="attention",
         )
         for name, config in models(setup.scale, setup.num_classes).items()
     )  # fmt: skip

@@ -37,7 +37,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
             Run(
                 study="position-patterns", group=name.replace(",", "").replace(" ", "-"), seed=seed,
                 settings={SETTING: name}, model=vit(scale, num_classes=setup.num_classes),
-                recipe=lengthened(recipe, length), looks="positions",
+                recipe=lengthened(recipe, length), inspects="positions",
             )
         )  # fmt: skip
     return at_best_rates(setup, listed, reference=LONG)
