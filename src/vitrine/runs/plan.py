@@ -118,6 +118,7 @@ def plan_of(
             processes=processes,
             shard=execution.shard,
             trained=num_trained(start.model),
+            max_patches=start.preprocess.max_patches,
         ),
         device_bytes=memory_of(device) if device.type == "cuda" else None,
         micro_batch=micro_batch,
@@ -134,7 +135,13 @@ def plan_of(
 
 
 def choose_micro_batch(
-    recipe: Recipe, config: ModelConfig, *, processes: Processes, shard: bool, trained: int | None = None
+    recipe: Recipe,
+    config: ModelConfig,
+    *,
+    processes: Processes,
+    shard: bool,
+    trained: int | None = None,
+    max_patches: int | None = None,
 ) -> int | None:
     """Return the recipe's micro-batch, or one that is predicted to fit; None means the whole share of the batch.
 
@@ -155,7 +162,13 @@ def choose_micro_batch(
     else:
         return None
     size = fitting_micro_batch(
-        recipe, config, processes=processes, shard=shard, available=available, trained=trained
+        recipe,
+        config,
+        processes=processes,
+        shard=shard,
+        available=available,
+        trained=trained,
+        max_patches=max_patches,
     )
     return None if size == images_per_process(recipe.training, processes) else size
 
@@ -168,13 +181,20 @@ def fitting_micro_batch(
     shard: bool,
     available: float,
     trained: int | None = None,
+    max_patches: int | None = None,
 ) -> int:
     """Halve a process's share of the batch until its memory is predicted to fit into `available` bytes."""
     size = images_per_process(recipe.training, processes)
 
     def needed() -> float:
         return step_memory(
-            recipe, config, micro_batch=size, processes=processes, shard=shard, trained=trained
+            recipe,
+            config,
+            micro_batch=size,
+            processes=processes,
+            shard=shard,
+            trained=trained,
+            max_patches=max_patches,
         )
 
     while size > 1 and needed() > available:
@@ -195,12 +215,16 @@ def step_memory(
     processes: Processes,
     shard: bool,
     trained: int | None = None,
+    max_patches: int | None = None,
 ) -> float:
-    """Predict the bytes of a step on one device; `trained` is the number of trained parameters, all by default."""
+    """Predict the bytes of a step on one device; `trained` is the number of trained parameters, all by default.
+
+    Images at their own aspect ratio are counted with `max_patches`, the most that a step of them can need.
+    """
     is_low = is_bf16(recipe.training.precision, device=processes.device.type)
     demand = Demand(
-        cost=cost_of(config), states=num_states(recipe.training), bytes_kept=2 if is_low else FP32_BYTES,
-        trained=trained,
+        cost=cost_of(config, patches=max_patches), states=num_states(recipe.training),
+        bytes_kept=2 if is_low else FP32_BYTES, trained=trained,
     )  # fmt: skip
     return demand.memory(
         micro_batch=math.ceil(micro_batch * recipe.objective.images_per_image(config)),
