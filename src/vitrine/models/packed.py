@@ -7,6 +7,7 @@ those that the model computes for it alone.
 Shapes: B pictures of N_i patches, at most M; C channels, P x P pixels per patch; T tokens in all, D width, K classes.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -19,7 +20,7 @@ from vitrine.models.config import ViTConfig
 from vitrine.models.dropout import Dropout, in_segments
 from vitrine.models.positions import Grid
 from vitrine.models.rotary import RotaryPositions, Rotation
-from vitrine.models.segments import Segments
+from vitrine.models.segments import Segments, path_on
 
 
 class Packable(Protocol):
@@ -70,6 +71,13 @@ def require_packable(config: object) -> None:
             )
 
 
+def packed_attention(max_patches: int | None, config: object, device: torch.device | str) -> str | None:
+    """Describe how attention inside pictures of any shape is computed on a device; None for pictures of one size."""
+    if max_patches is None or not isinstance(config, ViTConfig):
+        return None
+    return str(path_on(str(device), head_width=config.width // config.num_heads))
+
+
 # As torch.compiler.disable, which would import the compiler at every start (two seconds).
 @_disable_dynamo
 def classify_packed(vit: Packable, pictures: Tensor) -> Tensor:
@@ -77,7 +85,7 @@ def classify_packed(vit: Packable, pictures: Tensor) -> Tensor:
     tokens, segments = encode_packed(vit, pictures)
     if vit.config.pooling == "class_token":  # only the first tokens of each picture are read
         return vit.classify(segments.first(tokens, vit.config.num_prefix_tokens))
-    return torch.cat([vit.classify(own) for own in torch.split(tokens, segments.lengths, dim=1)])
+    return in_order(segments, tokens, vit.classify)
 
 
 @_disable_dynamo
@@ -86,7 +94,17 @@ def embed_packed(vit: Packable, pictures: Tensor) -> Tensor:
     tokens, segments = encode_packed(vit, pictures)
     if vit.config.pooling == "class_token":
         return vit.represent(vit.pool(segments.first(tokens, 1)))
-    return torch.cat([vit.represent(vit.pool(own)) for own in torch.split(tokens, segments.lengths, dim=1)])
+    return in_order(segments, tokens, lambda own: vit.represent(vit.pool(own)))
+
+
+def in_order(segments: Segments, tokens: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply a function of tokens (n, T, D) to the pictures of each length together; return a row per picture."""
+    numbers, rows = [], []
+    for own, together in segments.of_one_length(tokens):
+        numbers += own
+        rows.append(read(together))
+    order = torch.tensor(numbers, device=tokens.device).argsort()
+    return torch.cat(rows)[order]
 
 
 def encode_packed(vit: Packable, pictures: Tensor) -> tuple[Tensor, Segments]:

@@ -12,6 +12,7 @@ from vitrine.errors import CheckpointError, TryOption
 from vitrine.models import ModelConfig
 from vitrine.models.cost import cost_of
 from vitrine.models.memory import Demand
+from vitrine.models.packed import packed_attention
 from vitrine.recipes.recipe import Recipe
 from vitrine.runs.phases import cost_of_phase
 from vitrine.runs.records import Execution, RunOutput, StartingModel
@@ -45,6 +46,8 @@ class RunPlan:
     image_size: tuple[int, int]
     max_patches: int | None
     """The maximum number of patches per image, for models that keep the aspect ratio; None for others."""
+    packed_attention: str | None
+    """How attention inside images of any shape is computed; None for images of one size."""
     teacher: str | None
     teacher_size: tuple[int, int] | None
     num_images: Mapping[str, int]
@@ -102,6 +105,7 @@ def plan_of(
         num_trained=num_trained(start.model),
         image_size=config.image_size,
         max_patches=start.preprocess.max_patches,
+        packed_attention=packed_attention(start.preprocess.max_patches, config, device),
         teacher=None if teacher is None else teacher.name,
         teacher_size=None if teacher is None else teacher.preprocess.size,
         num_images={name: len(source) for name, source in data.splits.items()},
