@@ -134,7 +134,8 @@ class ViTConfig:
     drop_rates: DropRates = "linear"
     """`constant` gives every block the rate `stochastic_depth` (DeiT III)."""
     initialisation: Initialisation = "vit"
-    """Initialisation of new weights: as by ViT's authors, or as by those of DeiT and its descendants."""
+    """Initialisation of new weights: as by ViT's authors, as by those of DeiT and its descendants, or (`mimetic`) as
+    by ViT's, with attention that begins like that of trained models."""
     activation_checkpointing: bool = False
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitrine.models.attention import AttentionPooling, SelfAttention
 from vitrine.models.cnn_stem import CnnStem
 from vitrine.models.encoder import GatedMlp, LayerScale, Mlp
+from vitrine.models.mimetic import initialise_mimetic
 from vitrine.models.positions import (
     Factorised,
     Learned1D,
@@ -42,6 +43,9 @@ def initialise_vit(model: Any) -> None:
                 nn.init.constant_(head.bias, model.config.head_bias)
     else:
         initialise_like_vit(model)
+    if model.config.initialisation == "mimetic":
+        for attention in (module for module in own_modules(model) if isinstance(module, SelfAttention)):
+            initialise_mimetic(attention.to_qkv, attention.to_out, num_heads=attention.num_heads)
     if model.registers is not None:
         nn.init.normal_(model.registers, std=REGISTER_STD)
     if isinstance(model.stem, ResNetStem):

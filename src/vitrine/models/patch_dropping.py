@@ -24,8 +24,8 @@ def drop_patches(tokens: Tensor, *, num_leading: int, num_kept: int) -> Tensor:
 
 def require_droppable(config: ViTConfig) -> None:
     """Refuse models whose later layers need the place of every token."""
-    is_absolute = config.positions in ("none", "learned_1d", "learned_2d", "sincos_1d", "sincos_2d")
-    if not is_absolute or config.position_placement != "stem" or config.rotary != "none":
+    needs_places = config.positions in ("relative", "relative_bias", "peg") or config.rotary != "none"
+    if needs_places or config.position_placement != "stem":
         raise ConfigError(
             "phases that drop patches need positions that are added before the first block, got "
             f"positions={config.positions!r}, position_placement={config.position_placement!r}, "

@@ -37,8 +37,7 @@ class ViT(Model):
     """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
 
     config: ViTConfig
-    trained_patch: tuple[int, int] | None = None
-    """In training: patches of this size in place of the model's own, as FlexiViT draws them."""
+    trained_patch: tuple[int, int] | None = None  # in training: another patch size, as FlexiViT draws them
     num_kept: int | None = None  # in training: patches kept of each image, drawn at random; None keeps all
 
     def __init__(self, config: ViTConfig) -> None:

@@ -86,6 +86,8 @@ class Recipe:
     """The objective with its own settings; in files a table with `kind`."""
     views: Views = field(default_factory=Views)
     augment: Augment = field(default_factory=Augment)
+    whitens_patches: bool = False
+    """Whether the patch embedding of a fresh ViT begins with the whitening of the training patches."""
     phases: tuple[Phase, ...] = ()
     """Phases with smaller images, fewer patches or fewer backward passes; empty for none."""
     training: TrainingConfig = field(default_factory=TrainingConfig)

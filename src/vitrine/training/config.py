@@ -53,6 +53,8 @@ class TrainingConfig:
     frozen_blocks: int = 0
     """Number of blocks that are frozen, from the first on, with the embedding; in a ResNet the stem and stages.
     -2 freezes all but the last two."""
+    freezes_patches: bool = False
+    """Keep the patch projection of a ViT as it is at the start (arXiv:2104.02057, section 4.2)."""
     lora_rank: int | None = None
     """Train adapters of this rank and the head, and freeze everything else."""
     lora_alpha: float | None = None

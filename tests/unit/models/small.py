@@ -62,6 +62,7 @@ KINDS: dict[str, dict[str, object]] = {
     "registers": {**VIT, "num_registers": 3, "layer_scale": 0.1, "gelu": "erf"},
     "distillation token": {**VIT, "has_distillation_token": True},
     "qk-norm": {**VIT, "qk_norm": True},
+    "mimetic attention": {**VIT, "initialisation": "mimetic", "positions": "sincos_2d"},
     "norm after pooling": {**VIT, "pooling": "average", "norm_after_pooling": True},
     "dropout": {**VIT, "dropout": 0.1, "stochastic_depth": 0.2},
     "dropout apart": {
