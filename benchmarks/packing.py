@@ -6,8 +6,8 @@ python benchmarks/packing.py --photos DIR                      with the shapes o
 
 All take turns on the same photos. `packed` is what Vitrine does on the device, `apart` the same with attention
 image by image. `padded` is what a batch of one shape does: every photo has as many tokens as the largest budget, and
-those that are not there are masked as keys. Before anything is timed, logits and gradients of the pack are compared with
-those of photos computed alone. Prints a table; with --out, JSON.
+those that are not there are masked as keys. Before anything is timed, logits and gradients of the pack are compared
+with those of photos computed alone. Prints a table; with --out, JSON.
 """
 
 import argparse
