@@ -19,7 +19,7 @@ from vitrine.errors import ConfigError
 from vitrine.models.config import ViTConfig
 from vitrine.models.dropout import Dropout, in_segments
 from vitrine.models.positions import Grid
-from vitrine.models.rotary import RotaryPositions, Rotation
+from vitrine.models.rotary import RotaryPositions
 from vitrine.models.segments import Segments, path_on
 
 
@@ -59,10 +59,6 @@ def require_packable(config: object) -> None:
         (config.position_placement == "stem" or config.positions == "none", "positions in every layer"),
         (not config.attention_dropout, "attention_dropout"),
         (not config.activation_checkpointing, "activation_checkpointing"),
-        (
-            not (config.rotary_shift or config.rotary_jitter or config.rotary_rescale),
-            "random rotary positions",
-        ),
     ):
         if not holds:
             raise ConfigError(
@@ -112,7 +108,9 @@ def encode_packed(vit: Packable, pictures: Tensor) -> tuple[Tensor, Segments]:
     grids = grids_of(vit, pictures)
     parts = embedded(vit, pictures, grids)
     segments = Segments(
-        [len(part) for part in parts], device=pictures.device, rotation=rotation_of(vit, grids)
+        [len(part) for part in parts],
+        device=pictures.device,
+        rotation=None if vit.rotary is None else vit.rotary.of_pictures(grids),
     )
     with in_segments(segments.picture, count=len(parts)):
         tokens = vit.embedding_norm(vit.dropout(torch.cat(parts)[None]))
@@ -145,14 +143,3 @@ def embedded(vit: Packable, pictures: Tensor, grids: list[Grid]) -> list[Tensor]
         placed = vit.place(torch.stack([patches[number] for number in numbers]), grid)
         parts |= dict(zip(numbers, placed.unbind(), strict=True))
     return [parts[number] for number in range(len(grids))]
-
-
-def rotation_of(vit: Packable, grids: list[Grid]) -> Rotation | None:
-    """Return the rotation of every token of the sequence, if the model has rotary positions."""
-    rotary: nn.Module | None = vit.rotary
-    if rotary is None:
-        return None
-    turns: dict[Grid, Rotation] = {grid: rotary(grid, num_images=1) for grid in dict.fromkeys(grids)}
-    cos = torch.cat([turns[grid].cos for grid in grids], dim=2)
-    sin = torch.cat([turns[grid].sin for grid in grids], dim=2)
-    return Rotation(cos, sin, turns[grids[0]].in_pairs)

@@ -14,7 +14,7 @@ from vitrine.errors import ConfigError
 from vitrine.models import ViT, create_model
 from vitrine.models.dropout import image_keys, number_random_layers, randomness_of
 from vitrine.models.packed import packed_attention
-from vitrine.models.segments import Segments, path_on
+from vitrine.models.segments import LEAST_HEAD_WIDTH, Path, Segments, path_on
 
 SHAPES = ((60, 100), (300, 80), (64, 64), (20, 200), (60, 100))
 NATIVE = Preprocess(size=(32, 32), patch=(8, 8), max_patches=16)
@@ -153,9 +153,9 @@ def test_compiled_flex_attention_equals_picture_by_picture_and_is_compiled_once_
 def test_a_plan_says_how_attention_inside_pictures_is_computed() -> None:
     config = small_vit().config
     assert packed_attention(None, config, "cpu") is None
-    assert packed_attention(16, config, "cpu") == "attention image by image"
+    assert packed_attention(16, config, "cpu") == str(Path(False))
     narrow = path_on("cuda:0", head_width=8)
-    assert not narrow.is_flex and "at least 16 channels, not 8" in str(narrow)
+    assert not narrow.is_flex and str(LEAST_HEAD_WIDTH) in str(narrow)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed")
@@ -211,6 +211,26 @@ def test_dropout_and_stochastic_depth_of_a_picture_do_not_depend_on_the_others_i
     torch.testing.assert_close(whole[1:3], part, rtol=1e-5, atol=1e-5)
     with randomness_of(keys + 1):
         assert not torch.allclose(whole, vit(pictures), atol=1e-3)
+
+
+def test_random_rotary_positions_of_a_picture_are_those_that_it_gets_alone_and_in_any_pack() -> None:
+    options = {"rotary_shift": 0.2, "rotary_jitter": 1.5, "rotary_rescale": 2.0, "num_registers": 2}
+    vit = small_vit(positions="none", rotary="dinov3", **options).train()
+    number_random_layers(vit)
+    pictures, keys = (
+        photos(),
+        image_keys(3, first=0, count=len(photos()), device=torch.device("cpu")),
+    )
+    with randomness_of(keys):
+        whole = vit(as_patches(pictures))
+    with randomness_of(keys[1:3]):
+        part = vit(as_patches(pictures[1:3]))
+    torch.testing.assert_close(whole[1:3], part, rtol=1e-5, atol=1e-5)
+    for number, picture in enumerate(pictures):
+        with randomness_of(keys[number : number + 1]):
+            torch.testing.assert_close(vit(alone(picture)), whole[number : number + 1], rtol=1e-5, atol=1e-5)
+    vit.eval()
+    assert not torch.allclose(vit(as_patches(pictures)), whole, atol=1e-3)
 
 
 @pytest.mark.parametrize(
