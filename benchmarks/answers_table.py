@@ -77,7 +77,7 @@ ARMS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 LEFT_OUT = 9  # classes
 # Pictures of other sets that are shown to a model, and test photos that are classified along the line.
 SHOWN, FOLLOWED = 500, 1000
-NOT_FOLLOWED = ("closed", "before", "left-out", "left-out-closed")
+NOT_FOLLOWED = ("closed", "before", "averaged", "left-out", "left-out-closed")  # without a closed form
 BINS = 15
 MAIN = ("features", "before", "new", "closed")
 # Arms that are tried on Pets alone, and on all sets but Pets.

@@ -167,7 +167,7 @@ def summary(
     """Yield the minutes of the whole study: steps times milliseconds, divided by the gain from sharing."""
     plan = short_plan(scale, options, folder / scale)
     ms = {line["method"]: line["ms"] for line in lines if line.get("way") == "recorded" and "ms" in line}
-    full = plan.remake({run.settings["method"]: 1.0 for run in plan.runs})
+    full = plan.remake({run.settings["method"]: 1.0 for run in plan.runs}, {})
     seeds = max(run.seed for run in full.runs) + 1
     work = {"search": 0.0, "one data set": 0.0}
     for run in full.runs:

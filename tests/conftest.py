@@ -79,7 +79,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m gpu` or `-m "gpu and ..."`, import only files with such tests, as extras may be missing."""
+    """With `-m gpu` or `-m "gpu and ..."`, import only files with such tests: GPU machines may lack extras."""
     if config.getoption("markexpr").split(" and ")[0] == "gpu" and collection_path.suffix == ".py":
         return "mark.gpu" not in collection_path.read_text(encoding="utf-8") or None
     return None

@@ -56,6 +56,7 @@ TOY_RUNS = [
     ("none_of_these.py", "{features} --others far={far} --leave-out 1 --draws 2 --out {out}/areas.json"),
     ("packing.py", "--model ViT-Ti/16 --budgets 9,16 --batches 2 --rounds 1 --seconds 0.01 --device cpu"),
     ("pictures.py", "{demo} {out}"),
+    ("records.py", "estimate"),
     ("run_curves.py", "{demo}/run --out {out}/curves.svg"),
     ("self_supervision.py", "--data {cifar} --out {out} --device cpu --tiny --seeds 1 --jobs 0 --pretrain-epochs 1 "
      "--tune-epochs 1 --methods scratch;dino"),
@@ -71,6 +72,10 @@ TOY_RUNS = [
     ("train_step.py", "--device cpu --model ViT-Ti/16 --size 32 --batch-size 2 --ours plain --no-compile --rounds 1 "
      "--repeats 1"),
 ]  # fmt: skip
+TINY_RECORD = (
+    "--steps 4 --device cpu --set training.batch_size=8 --set model_options.width=32 --set model_options.depth=1 "
+    "--set model_options.mlp_width=32 --set training.compile=false"
+)
 # Other modes of the same files, for `make slow`.
 SLOW_RUNS = [
     ("offline_page.py", "{model} --count 2 --answers 1"),
@@ -82,6 +87,8 @@ SLOW_RUNS = [
     ("checkpoints.py", "convert --model ViT-Ti/16 --to vitrine"),
     ("cpu.py", "infer --depth 1 --batches 1 --rounds 1 --eager"),
     ("cpu.py", "start --rounds 1"),
+    ("records.py", "run 94 {cifar} --out {out}/94 --seeds 2 --commit 0000000 " + TINY_RECORD),
+    ("records.py", "search {cifar} {candidates} --out {out}/search --no-warm-up " + TINY_RECORD),
     ("serve.py", "load {model} {photos} --seconds 0.5 --clients 2 --round-seconds 0.5 --rounds 1 --growth 9"),
     ("serve.py", "mutate {model} {photos} --count 20"),
 ]
@@ -108,9 +115,16 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
         "pets": small_pets(root / "pets"), "photos": photos, "model": model, "cifar": small_cifar(root / "cifar"),
         "dinov2": small_dinov2(root / "dinov2.onnx"), "data": Path(data), "demo": demo,
         "folders": split_folders(root / "folders"), "packs": small_packs(root / "packs"),
-        "boxes": voc_boxes(root / "boxes"),
+        "candidates": two_candidates(root / "candidates.txt"), "boxes": voc_boxes(root / "boxes"),
         "features": small_features(root / "features.npz"), "far": small_features(root / "far.npz", shift=9.0),
     }  # fmt: skip
+
+
+def two_candidates(path: Path) -> Path:
+    """The first and the third candidate of the search for a record, and its comment."""
+    lines = (FOLDER / "parts" / "record_candidates.txt").read_text().splitlines()
+    path.write_text("\n".join([*lines[:3], lines[4]]))
+    return path
 
 
 def small_packs(folder: Path) -> Path:

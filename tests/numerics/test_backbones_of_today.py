@@ -131,6 +131,14 @@ TIMM_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "EVA-02 Ti": ("eva02_tiny_patch14_224", {"img_size": 56}),
     "EVA-02 B": ("eva02_base_patch14_448", {"img_size": 56}),
     "DINOv2 g": ("vit_giant_patch14_dinov2", {"img_size": 28, "mlp_ratio": 4}),
+    "attention pooling beside other tokens": (
+        "vit_base_patch16_224",
+        {"img_size": 32, "patch_size": 8, "global_pool": "map", "reg_tokens": 2, "no_embed_class": True},
+    ),
+    "attention pooling of all tokens": (
+        "vit_base_patch16_224",
+        {"img_size": 32, "patch_size": 8, "global_pool": "map", "pool_include_prefix": True},
+    ),
     "CLIP": ("vit_base_patch16_clip_224", {"img_size": 32}),
     "CLIP with quick GELU": ("vit_base_patch16_clip_quickgelu_224", {"img_size": 32}),
 }
@@ -144,6 +152,8 @@ def test_timms_models_compute_the_same_here_and_after_conversion_to_timm(tmp_pat
     said: dict[str, Any] = {"num_heads": 4}
     if "quick" in kind:
         said["activation"] = "quick_gelu"
+    if "pool_include_prefix" in options:
+        said["pools_leading_tokens"] = True
     ours = load(tmp_path / "weights.safetensors", image_size=options["img_size"], options=said).model
     images = pictures(options["img_size"])
     with torch.inference_mode():

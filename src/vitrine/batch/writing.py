@@ -1,12 +1,13 @@
 """Compute the parts of a job that are not finished, and write each one once.
 
-Memory is bounded: rows go to the file of their part as row groups of `GROUP_BYTES`, and one finished part at a time
-is synced or uploaded while the next one is computed. Batches never cross the border of a part, so a part has the same
-bytes whichever process computes it, and after whatever interruption.
+Memory is bounded: rows go to the file of their part as row groups of `GROUP_BYTES`, and a few finished parts wait to
+be synced or uploaded while the next ones are computed. Batches never cross the border of a part, so a part has
+the same bytes whichever process computes it, and after whatever interruption.
 """
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -25,6 +26,9 @@ from vitrine.runtime.progress import announced, notice, track
 # Bytes of rows that are collected before they are written.
 GROUP_BYTES = 32 * 2**20
 MOST_GROUP_ROWS = 4096
+# Finished parts that are synced or uploaded while the next ones are computed: a disk that is slow for a moment does
+# not hold up the model. Each holds at most one group of rows in memory.
+MOST_FINISHING = 4
 # Reasons that are kept for the report; the rest is counted.
 MOST_REASONS = 5
 
@@ -110,13 +114,15 @@ def _note_failures(done: Progress, computed: Computed, source: Source) -> None:
 
 
 class _Writers:
-    """The part that is being written, and the one before it that is being finished."""
+    """The part that is being written, and those before it that are being finished, one at a time."""
 
     def __init__(self, parts: PartFolder, source: Source, schema: Any) -> None:
         self._parts, self._source, self._schema = parts, source, schema
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="vitrine-parts")
+        # The first array that pyarrow makes imports pandas, up to two seconds: the workers start meanwhile.
+        self._pool.submit(import_pyarrow("Parquet parts").array, [0])
         self._open: PartWriter | None = None
-        self._finishing: Future[None] | None = None
+        self._finishing: deque[Future[None]] = deque()
 
     def open(self, number: int) -> "PartWriter":
         # Before its pictures are read: if they change meanwhile, the next run will notice.
@@ -125,11 +131,11 @@ class _Writers:
         return self._open
 
     def finish(self, writer: "PartWriter") -> None:
-        """Finish a part in the background, once the one before it is finished."""
+        """Finish a part in the background; wait if too many are unfinished."""
         self._open = None
-        if self._finishing is not None:
-            self._finishing.result()
-        self._finishing = self._pool.submit(writer.finish)
+        while len(self._finishing) >= MOST_FINISHING or (self._finishing and self._finishing[0].done()):
+            self._finishing.popleft().result()
+        self._finishing.append(self._pool.submit(writer.finish))
 
     def __enter__(self) -> "_Writers":
         return self
@@ -138,8 +144,8 @@ class _Writers:
         if self._open is not None:  # interrupted within a part, which is of no use
             self._open.abandon()
         try:
-            if self._finishing is not None:
-                self._finishing.result()
+            for finishing in self._finishing:
+                finishing.result()
         finally:
             self._pool.shutdown()
 

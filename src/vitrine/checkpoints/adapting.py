@@ -20,7 +20,15 @@ from vitrine.models.config import head_width
 from vitrine.models.dense.config import DenseConfig
 from vitrine.models.families import family_of
 from vitrine.models.patch_resizing import resized_kernel
-from vitrine.models.positions import Learned1D, Learned2D, SinCos2D, position_tables, resample_grid
+from vitrine.models.positions import (
+    Factorised,
+    Learned1D,
+    Learned2D,
+    SinCos2D,
+    position_tables,
+    resample_grid,
+    resample_offsets,
+)
 from vitrine.models.sizes import require_tiling, shown
 from vitrine.models.stem_configs import HMlpStemConfig, ResNetStemConfig, StemConfig
 from vitrine.spelling import counted
@@ -78,6 +86,8 @@ def resampled_positions(
     }
     if config.positions == "relative":
         changes["table"] = lambda table: stretched(table, 2 * changed.num_tokens - 1)
+    if config.positions == "relative_bias":
+        changes["table"] = lambda table: resample_offsets(table, old, new, rule=resampling)
     makers = {
         name: remade(weights, name, changes[name.split(".")[-1]])
         for name in weights.index
@@ -208,7 +218,7 @@ def with_table(weights: Weights) -> Changed:
     config = weights.config
     if (
         not isinstance(config, ViTConfig)
-        or config.positions not in ("learned_2d", "sincos_1d", "sincos_2d")
+        or config.positions not in ("learned_2d", "factorised", "sincos_1d", "sincos_2d")
         or config.position_placement != "stem"
     ):
         return weights, ""
@@ -219,7 +229,7 @@ def with_table(weights: Weights) -> Changed:
 
     def written_out() -> Tensor:
         (module,) = position_tables(config)
-        assert isinstance(module, (Learned1D, Learned2D, SinCos2D))
+        assert isinstance(module, (Factorised, Learned1D, Learned2D, SinCos2D))
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 parameter.copy_(weights.read(f"positions.0.{name}"))

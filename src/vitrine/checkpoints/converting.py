@@ -30,7 +30,15 @@ from vitrine.runtime.result import Result
 NUM_RANDOM_IMAGES = 2
 MAX_GIVEN_IMAGES = 8
 # Constants of the libraries' own models that no setting in a file can change.
-LIBRARY_EPS = {"timm": 1e-6, "npz": 1e-6, "dinov2": 1e-6, "dinov3": 1e-5, "openclip": 1e-5, "deit3": 1e-6}
+LIBRARY_EPS = {
+    "timm": 1e-6,
+    "naflex": 1e-6,
+    "npz": 1e-6,
+    "dinov2": 1e-6,
+    "dinov3": 1e-5,
+    "openclip": 1e-5,
+    "deit3": 1e-6,
+}
 ONLY_ERF = ("torchvision", "dinov2", "dinov3", "deit3")
 # Epsilons of group norm, then those that standardisation adds to the deviation and to the variance.
 STEM_EPS = {"npz": (1e-6, 1e-5, 0.0), "timm": (1e-5, 0.0, 1e-8)}

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitrine.checkpoints.layouts.timm_naflex import naflex_arguments
 from vitrine.checkpoints.library_settings import timm_model
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
 from vitrine.checkpoints.sidecars import read_json
 from vitrine.models import BiTConfig, ModelConfig, ViTConfig
 
-LIBRARIES = {"hf": "transformers", "timm": "timm", "torchvision": "torchvision"}
+LIBRARIES = {"hf": "transformers", "timm": "timm", "naflex": "timm", "torchvision": "torchvision"}
 
 
 class NoAnswerError(Exception):
@@ -35,7 +36,12 @@ def open_in_library(
     """Open a written file in its own library: the library's name and a function of images, gradients off."""
     library = import_library(LIBRARIES[target])
     name = f"{LIBRARIES[target]} {library.__version__}"
-    build = {"hf": hugging_face_model, "timm": timm_library_model, "torchvision": torchvision_model}[target]
+    build = {
+        "hf": hugging_face_model,
+        "timm": timm_library_model,
+        "naflex": naflex_library_model,
+        "torchvision": torchvision_model,
+    }[target]
     with answering(name):
         model = build(library, path, config)
 
@@ -78,12 +84,14 @@ def hugging_face_model(library: Any, path: Path, config: ModelConfig) -> Any:
     model = getattr(library, architecture).from_pretrained(path, local_files_only=True).eval().float()
 
     def run(images: Tensor) -> Tensor:
+        if architecture == "Siglip2VisionModel":
+            return model(**as_flat_patches(images, patch=model.config.patch_size)).pooler_output
         output = model(images)
         if config.num_classes:
             return output.logits
         if architecture == "CLIPVisionModelWithProjection":
             return output.image_embeds
-        if architecture in ("CLIPVisionModel", "SiglipVisionModel"):
+        if architecture in ("BeitModel", "CLIPVisionModel", "SiglipVisionModel"):
             return output.pooler_output
         if isinstance(config, ViTConfig) and config.representation_width:
             return output.pooler_output
@@ -92,9 +100,34 @@ def hugging_face_model(library: Any, path: Path, config: ModelConfig) -> Any:
     return run
 
 
+def as_flat_patches(images: Tensor, *, patch: int) -> dict[str, Tensor]:
+    """Cut images of one shape as SigLIP 2's processor does: flat patches, channels last, all of them there."""
+    B, C, height, width = images.shape
+    grid = height // patch, width // patch
+    pieces = images.view(B, C, grid[0], patch, grid[1], patch).permute(0, 2, 4, 3, 5, 1)
+    return {
+        "pixel_values": pieces.reshape(B, grid[0] * grid[1], -1),
+        "pixel_attention_mask": torch.ones(B, grid[0] * grid[1], dtype=torch.int32),
+        "spatial_shapes": torch.tensor([grid] * B),
+    }
+
+
 def timm_library_model(library: Any, path: Path, config: ModelConfig) -> Any:
     """Build timm's model of the same shape and give it the file, strictly."""
-    name, arguments = timm_model(config)
+    return filled_by_timm(library, path, config, timm_model(config))
+
+
+def naflex_library_model(library: Any, path: Path, config: ModelConfig) -> Any:
+    """Build timm's NaFlex model of the same shape and give it the file, strictly."""
+    assert isinstance(config, ViTConfig)
+    return filled_by_timm(library, path, config, naflex_arguments(config))
+
+
+def filled_by_timm(
+    library: Any, path: Path, config: ModelConfig, built: tuple[str | None, dict[str, Any]]
+) -> Any:
+    """Create a model of timm by name and arguments, and load a file's tensors into it."""
+    name, arguments = built
     if name is None:
         raise NoAnswerError(
             "timm has no name for a model of this shape; its classes can still hold the weights"

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from vitrine.checkpoints.layouts import beit
 from vitrine.checkpoints.layouts.eva import timm_arguments
 from vitrine.checkpoints.layouts.huggingface import GELU_NAMES, HuggingFaceLayout
+from vitrine.checkpoints.layouts.timm_naflex import is_naflex, naflex_arguments
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import BiTConfig, ModelConfig, PCPVTConfig, PVTv2Config, TNTConfig, ViTConfig
 from vitrine.models.pyramid_config import FIRST_STRIDE, PyramidConfig
@@ -60,11 +62,18 @@ def hugging_face_settings(
         "dtype": "float32",
     }
     settings |= dinov2_settings(config) if layout.family == "dinov2" else vit_settings(config)
-    if config.num_classes:
-        names = classes or tuple(f"LABEL_{i}" for i in range(config.num_classes))
-        settings["id2label"] = {str(i): name for i, name in enumerate(names)}
-        settings["label2id"] = {name: i for i, name in enumerate(names)}
-    return settings
+    return settings | label_settings(config, classes)
+
+
+def label_settings(config: ModelConfig, classes: tuple[str, ...] | None) -> dict[str, Any]:
+    """Return the names of the classes as transformers writes them; nothing without a head."""
+    if not config.num_classes:
+        return {}
+    names = classes or tuple(f"LABEL_{i}" for i in range(config.num_classes))
+    return {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
 
 
 def dinov2_settings(config: ViTConfig) -> dict[str, Any]:
@@ -88,10 +97,17 @@ def vit_settings(config: ViTConfig) -> dict[str, Any]:
 
 
 def timm_settings(
-    config: ModelConfig, *, preprocess: Preprocess, classes: tuple[str, ...] | None
+    config: ModelConfig,
+    *,
+    preprocess: Preprocess,
+    classes: tuple[str, ...] | None,
+    as_naflex: bool = False,
 ) -> dict[str, Any]:
     """Write timm's config.json, so that `timm.create_model('local-dir:...')` builds the same model."""
     name, arguments = timm_model(config)
+    if as_naflex:
+        assert isinstance(config, ViTConfig)
+        name, arguments = naflex_arguments(config)
     pooling = TIMM_POOLINGS[config.pooling] if isinstance(config, ViTConfig | TNTConfig) else "avg"
     settings: dict[str, Any] = {
         "architecture": name,
@@ -109,7 +125,7 @@ def timm_settings(
             "interpolation": preprocess.interpolation,
             "mean": list(preprocess.mean),
             "std": list(preprocess.std),
-            "first_conv": first_convolution(config),
+            "first_conv": "embeds.proj" if as_naflex else first_convolution(config),
             "classifier": "head.fc" if isinstance(config, BiTConfig) else "head",
         },
     }
@@ -138,7 +154,13 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     if isinstance(config, BiTConfig):
         known = TIMM_BITS.get((config.units, config.width_factor)) if config.is_published else None
         return known, {"in_chans": config.channels}
-    return timm_arguments(config) if config.rotary != "none" else timm_vit(config)
+    kinds = (
+        (config.positions == "relative_bias", beit.timm_arguments),
+        (is_naflex(config), naflex_arguments),
+        (config.rotary != "none", timm_arguments),
+        (True, timm_vit),
+    )
+    return next(arguments_of(config) for is_kind, arguments_of in kinds if is_kind)
 
 
 def timm_vit(config: ViTConfig) -> tuple[str | None, dict[str, Any]]:
@@ -176,6 +198,8 @@ def timm_vit(config: ViTConfig) -> tuple[str | None, dict[str, Any]]:
         is_odd["act_layer"] = (None, None)
         arguments["init_values"] = config.layer_scale
     arguments |= {key: value for key, (value, usual) in is_odd.items() if value != usual}
+    if config.pooling == "attention" and config.pools_leading_tokens and config.num_leading_tokens:
+        arguments["pool_include_prefix"] = True
     if config.pooling == "average":
         arguments["fc_norm"] = config.norm_after_pooling
     return name, arguments

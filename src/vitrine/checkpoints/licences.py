@@ -15,7 +15,11 @@ PUBLISHED = {
     "Hugging Face DINOv2": "apache-2.0",
     "Hugging Face CLIP": "mit",
     "OpenCLIP": "mit",
+    "BEiT": "apache-2.0 (transformers, timm), mit (the authors)",
+    "Hugging Face BEiT": "apache-2.0",
     "Hugging Face SigLIP": "apache-2.0",
+    "Hugging Face SigLIP 2 NaFlex": "apache-2.0",
+    "timm NaFlex": "apache-2.0",
 }
 """Licences of the published weights by the name of their layout."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout
 from vitrine.checkpoints.layouts.layout import Layout
+from vitrine.checkpoints.layouts.named import takes_flat_patches
 from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.sidecars import Sidecars, classes_in
 from vitrine.checkpoints.tensors import TensorFile
@@ -72,7 +73,9 @@ def reconcile(
     if classes != record.classes:
         changes["classes"] = classes
         differs.append("class names")
-    if beside.preprocess is not None and beside.preprocess != as_hugging_face_reads(record.preprocess):
+    if beside.preprocess is not None and beside.preprocess != as_hugging_face_reads(
+        record.preprocess, layout=layout
+    ):
         changes["preprocess"] = beside.preprocess
         differs.append("preprocessing")
     if not changes:
@@ -89,10 +92,10 @@ def corrected(config: ModelConfig, read: ModelConfig, *, layout: Layout) -> Mode
     return dataclasses.replace(config, **{name: getattr(read, name) for name in names if name in known})
 
 
-def as_hugging_face_reads(preprocess: Preprocess) -> Preprocess | None:
+def as_hugging_face_reads(preprocess: Preprocess, *, layout: Layout) -> Preprocess | None:
     """Return preprocessor_config.json as it was when the record was written; None if it could not express it."""
     try:
-        return from_hf(to_hf(preprocess))
+        return from_hf(to_hf(preprocess, at_native_aspect=takes_flat_patches(layout)))
     except ConfigError:
         return None
 

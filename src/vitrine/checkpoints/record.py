@@ -146,9 +146,16 @@ def config_from_json(values: Mapping[str, Any]) -> ModelConfig:
 
 def variant_of(config: ModelConfig) -> str | None:
     """Return the paper's name for a model of this shape, ignoring numerics, image size, head and channels."""
-    for name, registered in family_of(config).variants.items():
-        if shape_fields(config) == shape_fields(registered):
+    alike = {
+        name: registered
+        for name, registered in family_of(config).variants.items()
+        if shape_fields(config) == shape_fields(registered)
+    }
+    for name, registered in alike.items():  # SigLIP and its NaFlex models differ in their resampling alone
+        if getattr(registered, "position_resampling", None) == getattr(config, "position_resampling", None):
             return name
+    if alike:
+        return next(iter(alike))
     if not isinstance(config, ViTConfig | BiTConfig):
         return None
     for name in VARIANTS:
@@ -188,5 +195,5 @@ def shape_of(config: ModelConfig) -> tuple[Any, ...]:
 
 
 def stem_shape(stem: StemConfig | None) -> Any:
-    """Return the part of a stem that a name determines: for a ResNet its units and width."""
-    return (stem.units, stem.width) if isinstance(stem, ResNetStemConfig) else stem
+    """Return the part of a stem that a name determines: for a ResNet its units, width and root."""
+    return (stem.units, stem.width, stem.root) if isinstance(stem, ResNetStemConfig) else stem

@@ -15,10 +15,11 @@ from vitrine.checkpoints.adapting import with_slots, with_table
 from vitrine.checkpoints.card import card
 from vitrine.checkpoints.layouts import Generation, Layout, Target, layout_for
 from vitrine.checkpoints.layouts.huggingface import HuggingFaceLayout, for_model
-from vitrine.checkpoints.layouts.named import NamedLayout
+from vitrine.checkpoints.layouts.named import NamedLayout, takes_flat_patches
 from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.layouts.t2t import T2TLayout
-from vitrine.checkpoints.library_settings import hugging_face_settings, timm_settings
+from vitrine.checkpoints.layouts.timm_naflex import TimmNaFlexLayout
+from vitrine.checkpoints.library_settings import hugging_face_settings, label_settings, timm_settings
 from vitrine.checkpoints.loading import Loaded
 from vitrine.checkpoints.record import KEY, Record
 from vitrine.checkpoints.tensors import TRUST_FILE, Spec
@@ -114,7 +115,7 @@ def prepare(
     layout, notes = layout_for(target, weights.config, generation=generation), []
     config = weights.config
     keeps_positions = target == "vitrine" and not isinstance(layout, HuggingFaceLayout)
-    keeps_positions = keeps_positions or isinstance(layout, T2TLayout)
+    keeps_positions = keeps_positions or isinstance(layout, T2TLayout | TimmNaFlexLayout)
     is_fixed = isinstance(config, ViTConfig) and config.positions == "sincos_2d"
     if not keeps_positions and not (is_fixed and target == "npz" and generation in ("C", "D")):
         weights, note = with_table(weights)
@@ -188,9 +189,10 @@ def write_folder(prepared: Prepared, destination: Path) -> None:
         sums = write_safetensors(staged / WEIGHTS, tensors_of(prepared), specs=specs_of(prepared))
         record = dataclasses.replace(prepared.record, checksums={WEIGHTS: sums})
         write_text(staged / "README.md", card(record, layout=prepared.layout))
-        if prepared.target != "timm":  # its config.json has it
+        if prepared.target not in ("timm", "naflex"):  # its config.json has it
             with suppress(ConfigError):  # our record has what Hugging Face's file cannot express
-                write_json(staged / "preprocessor_config.json", to_hf(record.preprocess))
+                rules = to_hf(record.preprocess, at_native_aspect=takes_flat_patches(prepared.layout))
+                write_json(staged / "preprocessor_config.json", rules)
         write_json(staged / "config.json", {**settings_of(prepared), KEY: record.to_json()})
         with refusing_in_words(destination):
             put_in_place(staged, destination)
@@ -214,7 +216,11 @@ def settings_of(prepared: Prepared) -> dict[str, Any]:
     if isinstance(layout, HuggingFaceLayout):
         return hugging_face_settings(record.config, layout, classes=record.classes)
     if isinstance(layout, NamedLayout) and layout.settings(record.config):
-        return layout.settings(record.config)
+        return layout.settings(record.config) | label_settings(record.config, record.classes)
+    if isinstance(layout, TimmNaFlexLayout):
+        return timm_settings(
+            record.config, preprocess=record.preprocess, classes=record.classes, as_naflex=True
+        )
     if prepared.target == "timm":
         return timm_settings(record.config, preprocess=record.preprocess, classes=record.classes)
     # transformers prints the model type of a folder that it cannot open.

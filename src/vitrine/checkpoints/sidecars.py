@@ -44,7 +44,7 @@ def read_sidecars(folder: Path | None, metadata: Mapping[str, str]) -> Sidecars:
         if rules:
             preprocess = from_hf(rules)
         elif "pretrained_cfg" in settings and record is None:
-            preprocess = timm_preprocess(settings["pretrained_cfg"])
+            preprocess = timm_preprocess(settings)
     except (ConfigError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"the preprocessing beside {where} cannot be read: {error}") from None
     try:
@@ -102,9 +102,13 @@ def size_in(settings: Mapping[str, Any]) -> tuple[int, int] | None:
     return as_size(tuple(size) if isinstance(size, list) else size) if size else None
 
 
-def timm_preprocess(trained: Mapping[str, Any]) -> Preprocess:
-    """Read timm's pretrained_cfg."""
+def timm_preprocess(settings: Mapping[str, Any]) -> Preprocess:
+    """Read timm's pretrained_cfg; its NaFlex models keep the aspect ratio, with as many patches as the square has."""
+    trained = settings["pretrained_cfg"]
     _, height, width = trained.get("input_size") or (3, 224, 224)
+    patch = None
+    if native := re.match(r"naflexvit_.*patch(\d+)", str(settings.get("architecture"))):
+        patch = as_size((settings.get("model_args") or {}).get("patch_size", int(native[1])))
     return Preprocess(
         size=(height, width),
         rule="squash" if trained.get("crop_mode") == "squash" else "shorter",
@@ -112,4 +116,6 @@ def timm_preprocess(trained: Mapping[str, Any]) -> Preprocess:
         interpolation=trained.get("interpolation") or "bicubic",
         mean=tuple(trained.get("mean") or (0.5,) * 3),
         std=tuple(trained.get("std") or (0.5,) * 3),
+        max_patches=None if patch is None else (height // patch[0]) * (width // patch[1]),
+        patch=patch,
     )

@@ -63,7 +63,11 @@ class MappedWeights:
                 start = sum(self.index[other].shape[rule.axis] for other in before)
                 out.copy_(self.file.read(rule.theirs).narrow(rule.axis, start, spec.shape[rule.axis]))
             else:
-                self.file.read_into(rule.theirs, rule.view.apply(out), row=row)
+                into = rule.view.apply(out)
+                if rule.view.is_flat:
+                    into.copy_(self.file.read(rule.theirs, row=row).view(into.shape))
+                else:
+                    self.file.read_into(rule.theirs, into, row=row)
         if not is_finite(out):
             bad = next(
                 rule for rule, _ in self.sources[name] if not torch.isfinite(rule.view.apply(out)).all()
@@ -169,7 +173,7 @@ def map_weights(file: TensorFile, layout: Layout, config: ModelConfig) -> Mapped
 
 def require_shape(file: TensorFile, rule: Rule, ours: Mapping[str, Tensor]) -> None:
     """Refuse a tensor that is missing or does not have the model's shape."""
-    expected = tuple(rule.view.apply(ours[rule.ours[0]]).shape)
+    expected = rule.view.shape_in_file(tuple(ours[rule.ours[0]].shape))
     if rule.is_stacked:
         expected = (len(rule.ours), *expected)
     if rule.is_joined:
@@ -234,7 +238,7 @@ def in_order(rules: list[Rule]) -> list[Rule]:
 def spec_of(rule: Rule, index: Mapping[str, Spec]) -> Spec:
     """Return shape and type of a tensor in the target's file."""
     ours = index[rule.ours[0]]
-    shape = tuple(rule.view.apply(torch.empty(ours.shape, device="meta")).shape)
+    shape = rule.view.shape_in_file(ours.shape)
     if rule.is_joined:
         shape = joined_shape(rule, {name: index[name].shape for name in rule.ours})
     return Spec((len(rule.ours), *shape) if rule.is_stacked else shape, ours.dtype)
@@ -248,7 +252,7 @@ def as_written(rules: list[Rule], weights: Weights) -> Iterator[tuple[Rule, Tens
             spec = spec_of(rule, weights.index)
             stack = torch.empty(spec.shape, dtype=spec.dtype)
             for row, name in enumerate(rule.ours):
-                stack[row] = rule.view.apply(weights.read(name))
+                stack[row] = rule.view.written(weights.read(name))
             yield rule, stack
             continue
         if rule.is_joined:
@@ -257,4 +261,4 @@ def as_written(rules: list[Rule], weights: Weights) -> Iterator[tuple[Rule, Tens
         if last[0] != rule.ours[0]:
             last = ("", last[1].new_empty(0))  # free the old tensor before the new one is read
             last = (rule.ours[0], weights.read(rule.ours[0]))
-        yield rule, rule.view.apply(last[1])
+        yield rule, rule.view.written(last[1])

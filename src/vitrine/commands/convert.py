@@ -20,7 +20,17 @@ def convert(
     *,
     to: Annotated[
         Literal[
-            "npz", "official", "hf", "timm", "torchvision", "dinov2", "deit3", "dinov3", "openclip", "vitrine"
+            "npz",
+            "official",
+            "hf",
+            "timm",
+            "torchvision",
+            "dinov2",
+            "deit3",
+            "dinov3",
+            "openclip",
+            "naflex",
+            "vitrine",
         ],
         Doc("Layout to write"),
     ] = "vitrine",

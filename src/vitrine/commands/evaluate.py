@@ -29,6 +29,10 @@ def evaluate(
         Doc("Folder for the report and the predictions [default: a new dated folder under ./runs]"),
     ] = None,
     by_order: Annotated[bool, Doc("Match classes by order instead of by name")] = False,
+    views: Annotated[
+        str | None,
+        Doc("Also score the mean over several views of each image: flip (2 views) or flip-shift (6)"),
+    ] = None,
     size: options.ModelSize = None,
     patch: options.Patch = None,
     max_patches: options.MaxPatches = None,
@@ -55,6 +59,7 @@ def evaluate(
         real=as_path(real),
         out=as_path(out),
         by_order=by_order,
+        views=views,
         image_size=as_image_size(size, patch=patch, max_patches=max_patches),
         batch_size=batch_size,
         workers=workers,

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 # One stream per use, so that two uses of the same image never share numbers.
 STREAMS = {
     name: number
-    for number, name in enumerate(("order", "view", "augment", "mix", "generated", "crops", "three"))
+    for number, name in enumerate(("order", "view", "augment", "mix", "generated", "crops", "three", "flip"))
 }
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))

@@ -35,8 +35,9 @@ class InferenceBlock(nn.Module):
         keys = relative_keys(model, layer=layer)
         with torch.no_grad():
             rotation = None if model.rotary is None else model.rotary(config.grid_size, num_images=1)
+        bias = logit_bias(model, layer=layer)
         self.branches = nn.ModuleList(
-            InferenceBranch(part, config, keys, rotation, num_read=num_read) for part in parts
+            InferenceBranch(part, config, keys, bias, rotation, num_read=num_read) for part in parts
         )
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,6 +67,7 @@ class InferenceBranch(nn.Module):
         block: Block,
         config: ViTConfig,
         relative_keys: Tensor | None,
+        logit_bias: Tensor | None,
         rotation: Rotation | None,
         *,
         num_read: int | None,
@@ -79,6 +81,8 @@ class InferenceBranch(nn.Module):
         self.in_pairs = rotation is not None and rotation.in_pairs
         self.relative_keys: Tensor | None
         self.register_buffer("relative_keys", relative_keys)
+        self.logit_bias: Tensor | None
+        self.register_buffer("logit_bias", logit_bias)
         self.norm_1, self.norm_2 = block.norm_1, block.norm_2
         attention = block.attention
         self.q_norm, self.k_norm = attention.q_norm, attention.k_norm
@@ -136,6 +140,8 @@ class InferenceBranch(nn.Module):
         logits = q @ k.transpose(-2, -1)  # (B, H, R, T)
         if self.relative_keys is not None:
             logits = logits + relative_logits(q, self.relative_keys)
+        if self.logit_bias is not None:
+            logits = logits + self.logit_bias[:, :, :R]
         weights = logits.softmax(dim=-1)
         return (weights @ v).transpose(1, 2).reshape(B, R, D), weights
 
@@ -176,7 +182,12 @@ def with_fixed_kernels(module: nn.Module) -> nn.Module:
 def added_positions(model: ViT, *, layer: int) -> Tensor | None:
     """Return what a layer adds to its tokens before it begins, (1, T, D), or None."""
     config = model.config
-    if config.position_placement == "stem" or config.positions in ("none", "relative", "peg"):
+    if config.position_placement == "stem" or config.positions in (
+        "none",
+        "relative",
+        "relative_bias",
+        "peg",
+    ):
         return None
     zeros = torch.zeros(1, config.num_tokens, config.width)
     with torch.no_grad():
@@ -192,6 +203,16 @@ def relative_keys(model: ViT, *, layer: int) -> Tensor | None:
     with torch.no_grad():
         keys = table(config.num_tokens)  # offset -(T - 1) first
     return keys.flip(0).view(keys.shape[0], config.num_heads, -1).permute(1, 2, 0).contiguous()
+
+
+def logit_bias(model: ViT, *, layer: int) -> Tensor | None:
+    """Return what a layer adds to its logits for the model's own grid, (1, H, T, T), or None."""
+    config = model.config
+    if config.positions != "relative_bias":
+        return None
+    table = model.positions[layer if config.position_placement == "every_layer" else 0]
+    with torch.no_grad():
+        return table(config.grid_size).values.clone()
 
 
 def relative_logits(q: Tensor, keys: Tensor) -> Tensor:

@@ -74,6 +74,7 @@ class InferenceViT(nn.Module):
         self.image_size, self.patch_size, self.grid = config.image_size, config.patch_size, config.grid_size
         self.pooling, self.norm_after_pooling = config.pooling, config.norm_after_pooling
         self.num_leading_tokens = model.num_leading_tokens
+        self.first_pooled = 0 if config.pools_leading_tokens else model.num_leading_tokens
         self.stem = with_fixed_kernels(model.stem)
         self.patches = projection(model)
         # The tokens before the patches and the positions of all tokens, for this one grid.
@@ -138,7 +139,7 @@ class InferenceViT(nn.Module):
             pooled = tokens[:, self.num_leading_tokens :].mean(dim=1)
         else:
             assert self.attention_pooling is not None
-            pooled = self.attention_pooling(tokens)
+            pooled = self.attention_pooling(tokens[:, self.first_pooled :])
         return self.norm(pooled) if self.norm_after_pooling else pooled
 
 

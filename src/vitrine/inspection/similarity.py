@@ -91,7 +91,7 @@ def position_similarity(model: Model, *, grid: Grid | None = None) -> NDArray[An
     if not isinstance(model, ViT):
         kind = family_of(model.config).kind
         raise ConfigError(f"figures of positions need one grid for all layers, which a {kind} does not have")
-    if model.config.positions in ("none", "peg"):
+    if model.config.positions in ("none", "peg", "relative_bias"):
         raise ConfigError(
             f"the model was made with positions={model.config.positions!r}: it has no position embeddings to compare"
         )

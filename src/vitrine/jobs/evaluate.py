@@ -1,5 +1,6 @@
 """The work behind `vitrine evaluate`: a model's outputs on a test set to figures, files and a page."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,10 +9,6 @@ from typing import Any
 import torch
 
 from vitrine.checkpoints import Loaded, load
-from vitrine.checkpoints.locating import names_weights
-from vitrine.data.decoding.annotation import DataTask
-from vitrine.data.sources.mask_folders import mask_folder
-from vitrine.data.sources.opening import task_of
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
@@ -29,7 +26,8 @@ from vitrine.evaluation.outputs import (
 from vitrine.evaluation.real import read_real
 from vitrine.evaluation.scoring import ClassMeasure, SplitScore, score_split
 from vitrine.evaluation.streaming import chosen_workers
-from vitrine.evaluation.test_sets import in_model_classes, in_model_numbers, with_numbers
+from vitrine.evaluation.test_sets import in_model_numbers, with_numbers
+from vitrine.evaluation.test_views import TestViews, accuracy_of, over_views
 from vitrine.jobs.evaluate_boxes import evaluate_box_model
 from vitrine.jobs.evaluate_detections import DetectionEvaluation, evaluate_detections
 from vitrine.jobs.evaluate_masks import MaskEvaluation, evaluate_mask_folders, evaluate_mask_model
@@ -43,12 +41,20 @@ from vitrine.jobs.evaluation_files import (
     unreadable_names,
     write_score,
 )
+from vitrine.jobs.evaluation_inputs import (
+    as_labelled_with,
+    chosen_views,
+    is_file_of_boxes,
+    is_folder_of_masks,
+    matched_with,
+    require_no_views,
+)
 from vitrine.jobs.model_argument import model_and_data, predicted_task
-from vitrine.jobs.test_images import open_test_images
+from vitrine.jobs.test_images import open_test_images, require_memory
 from vitrine.models.sizes import ImageSize
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.processes import joined_processes, on_first_process
-from vitrine.runtime.progress import notice, present
+from vitrine.runtime.progress import present
 from vitrine.runtime.result import Result
 from vitrine.spelling import printable
 
@@ -86,6 +92,10 @@ class EvaluateResult(Result):
     num_classes: int
     top1: Interval | None
     top5: Interval | None
+    top1_views: Interval | None = None
+    """Top-1 accuracy of the mean over several views of each image, which is not comparable with `top1`."""
+    views: TestViews | None = None
+    """The views of `top1_views`."""
     real: Interval | None
     num_real_images: int | None
     ece: float | None
@@ -120,6 +130,7 @@ def evaluate_model(
     real: Path | None,
     out: Path | None,
     by_order: bool,
+    views: str | None,
     image_size: ImageSize,
     batch_size: int | None,
     workers: int | None,
@@ -141,9 +152,10 @@ def evaluate_model(
         )
     if data is None and model is not None and is_folder_of_parts(model):
         return evaluate_parts(model, out=out, is_overwriting=is_overwriting)
-    model, data = model_and_data("evaluate", model, data)
+    model, data = model_and_data("evaluate", model, data, device=device)
     task = predicted_task(model)
     if task != "classes":
+        require_no_views(views, task)
         evaluate = evaluate_mask_model if task == "masks" else evaluate_box_model
         return evaluate(
             model, as_labelled_with(task, data), split=split, out=out, image_size=image_size, workers=workers,
@@ -152,11 +164,13 @@ def evaluate_model(
     name, source = open_test_images(model, data, split)
     loaded = load(model, image_size=image_size)
     is_numeric = loaded.record.number is not None
-    matched = with_numbers(source) if is_numeric else _matched(loaded, source, by_order=by_order)
+    matched = with_numbers(source) if is_numeric else matched_with(loaded, source, by_order=by_order)
+    require_memory(matched, num_outputs=loaded.model.config.num_classes or 1, model=model, data=data)
     lists = None if real is None else in_model_numbers(read_real(real, source), source, matched)
-    outputs, folder, is_first = outputs_on(
-        matched, loaded, model=model, data=data, split=name, out=out, batch_size=batch_size, workers=workers,
-        device=device, precision=precision, is_overwriting=is_overwriting,
+    chosen = chosen_views(views, matched, loaded)
+    outputs, of_views, folder, is_first = outputs_on(
+        matched, loaded, model=model, data=data, split=name, out=out, views=chosen, batch_size=batch_size,
+        workers=workers, device=device, precision=precision, is_overwriting=is_overwriting,
     )  # fmt: skip
     if is_numeric:
         figures, wrote = numbers_of(outputs, matched, loaded, folder, model=model, is_first=is_first)
@@ -167,10 +181,13 @@ def evaluate_model(
             class_measure="f1", worst=(), wrote=wrote, number=figures, is_strict=is_strict,
         )  # fmt: skip
     score = score_split(outputs, matched, split=name, real=lists, seed=seed)
-    extra = run_evaluators(score)
+    top1_views = None if of_views is None else accuracy_of(of_views, matched, seed=seed)
+    extra = dict(run_evaluators(score))
+    if top1_views is not None:
+        extra[f"top1_{chosen}"] = top1_views.value
     wrote = write_score(folder, score, extra, model=model) if is_first else ()
     return _result(
-        score, extra, model=model, wrote=wrote, is_strict=is_strict,
+        score, extra, model=model, wrote=wrote, is_strict=is_strict, top1_views=top1_views, views=chosen,
         ece_uncalibrated=uncalibrated_error(score, loaded.record.calibration),
     )  # fmt: skip
 
@@ -183,13 +200,17 @@ def outputs_on(
     data: str,
     split: str,
     out: Path | None,
+    views: TestViews | None,
     batch_size: int | None,
     workers: int | None,
     device: str,
     precision: Wish,
     is_overwriting: bool,
-) -> tuple[Outputs, Path, bool]:
-    """Run the model on all images; return its outputs, the output folder, and whether this is the first process."""
+) -> tuple[Outputs, Outputs | None, Path, bool]:
+    """Run the model on all images, and again on several views of each, if asked for.
+
+    Returns both outputs, the output folder, and whether this is the first process.
+    """
     roots = [matched.root] if matched.root is not None else []
     with joined_processes(device) as processes:
         chosen = chosen_precision(precision, processes.device)
@@ -216,42 +237,15 @@ def outputs_on(
             )
         )
         with removed_if_empty(folder):
-            outputs = run_model(
-                loaded.model.to(processes.device),
-                matched,
-                preprocess=loaded.preprocess,
+            run = functools.partial(
+                run_model, loaded.model.to(processes.device), matched, preprocess=loaded.preprocess,
                 batch_size=batch_size or at_a_time_alone(processes.device, loaded.preprocess.size),
-                num_workers=num_workers,
-                worker_kind=kind,
-                device=processes.device,
-                precision=chosen,
-            )
-    return outputs, folder, processes.is_first
-
-
-def as_labelled_with(task: DataTask, data: str) -> str:
-    """Return the address of data with masks or boxes; the task is added if the layout is ambiguous."""
-    return data if task_of(data) == task else f"{task}:{Path(data).absolute()}"
-
-
-def is_file_of_boxes(word: str | None) -> bool:
-    """Whether a word names a JSON file."""
-    return word is not None and word.endswith(".json") and Path(word).is_file()
-
-
-def is_folder_of_masks(word: str | None) -> bool:
-    """Whether a word names a folder of PNG files without weights, or one whose `masks/` is such a folder."""
-    if word is None or not Path(word).is_dir() or names_weights(word):
-        return False
-    return any(mask_folder(Path(word)).glob("*.png"))
-
-
-def _matched(loaded: Loaded, source: Source, *, by_order: bool) -> Source:
-    num_outputs = loaded.model.config.num_classes
-    matched = in_model_classes(source, loaded.classes, num_outputs=num_outputs, by_order=by_order)
-    if loaded.classes is None and not by_order:
-        notice("The model has no class names: its outputs are matched with the data's classes by order")
-    return matched
+                num_workers=num_workers, worker_kind=kind, device=processes.device, precision=chosen,
+            )  # fmt: skip
+            outputs, of_views = run(), None
+            if views is not None:
+                of_views = run(function=over_views(loaded.model, views), what=f"Evaluating {views}")
+    return outputs, of_views, folder, processes.is_first
 
 
 def uncalibrated_error(score: SplitScore, calibration: Mapping[str, Any] | None) -> float | None:
@@ -271,6 +265,8 @@ def _result(
     wrote: tuple[Path, ...],
     is_strict: bool,
     ece_uncalibrated: float | None,
+    top1_views: Interval | None,
+    views: TestViews | None,
 ) -> EvaluateResult:
     figures = score.figures
     single = figures if isinstance(figures, SingleLabel) else None
@@ -283,6 +279,8 @@ def _result(
         num_classes=len(score.source.classes),
         top1=single.top1 if single else None,
         top5=single.top5 if single else None,
+        top1_views=top1_views,
+        views=views,
         real=single.real if single else None,
         num_real_images=single.num_real_images if single else None,
         ece=single.calibration.ece if single else None,

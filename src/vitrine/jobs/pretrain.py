@@ -10,6 +10,7 @@ from vitrine.runs.run_start import create_run_folder, removed_on_failure, restar
 from vitrine.runs.starting_model import fresh_model, require_trainable
 from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import with_evaluations
+from vitrine.runs.whitening import with_whitened_patches
 from vitrine.runtime.places import Place
 from vitrine.runtime.processes import joined_processes
 from vitrine.training.metrics_log import require_sinks
@@ -45,6 +46,9 @@ def pretrain_model(
             )  # fmt: skip
             chosen = for_labels_of(opened, chosen.with_steps_for(len(opened.train)))
             chosen = with_evaluations(chosen, opened)
-            start = fresh_model(chosen, classes=tuple(opened.train.classes))
+            start = with_whitened_patches(
+                fresh_model(chosen, classes=tuple(opened.train.classes)), opened.train, chosen,
+                workers=execution.workers,
+            )  # fmt: skip
             output = RunOutput(folder=folder, verb="pretrain", tensorboard=tensorboard, wandb=wandb)
             return train_run(start, opened, chosen, execution=execution, output=output)

@@ -11,15 +11,16 @@ from vitrine.models.choices import Norm
 from vitrine.models.config_checks import require_heads
 from vitrine.models.dropout import Dropout
 from vitrine.models.norms import make_norm
+from vitrine.models.positions import LogitBias
 from vitrine.models.rotary import Rotation
 from vitrine.models.segments import Segments
 from vitrine.models.touched import is_plain
 
 # Most attention weights that a written-out layer keeps for its backward pass: 64 MiB in bf16.
 MOST_WRITTEN_OUT = 2**25
-Places = Tensor | Rotation | Segments | None
-"""Positions for attention: keys of relative positions (2 N - 1, D; appendix D.4), a rotation, the pictures of a
-packed sequence, or None."""
+Places = Tensor | LogitBias | Rotation | Segments | None
+"""Positions for attention: keys of relative positions (2 N - 1, D; appendix D.4), numbers added to the logits, a
+rotation, the pictures of a packed sequence, or None."""
 
 
 class UnbiasedKeys(nn.Linear):
@@ -135,6 +136,8 @@ class SelfAttention(nn.Module):
 
     def added_logits(self, q: Tensor, places: Places) -> Tensor | None:
         """Return what relative positions add to the logits, or None; a rotation is already applied to q and k."""
+        if isinstance(places, LogitBias):
+            return places.values[:, :, : q.shape[2]].to(q.dtype)
         return self.relative_logits(q, places) if isinstance(places, Tensor) else None
 
     def relative_logits(self, q: Tensor, relative_keys: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ Names determine shape and numerics; weights come from files. tests/unit/models/t
 of parameters.
 """
 
+import dataclasses
 from typing import Any
 
 from vitrine.models.choices import Resampling
@@ -60,6 +61,20 @@ def siglip(patch: int, image_size: int = 224, **shape: Any) -> ViTConfig:
     )  # fmt: skip
 
 
+def naflex(**shape: Any) -> ViTConfig:
+    """Return SigLIP 2's image tower for any aspect ratio (NaFlex) with the square of its positions."""
+    return dataclasses.replace(siglip(16, 256, **shape), position_resampling="bilinear_antialias")
+
+
+def beit(**shape: Any) -> ViTConfig:
+    """Return a BEiT or BEiT v2 (arXiv:2106.08254, arXiv:2208.06366) as it was fine-tuned, without its head."""
+    return ViTConfig(
+        **shape, patch_size=(16, 16), image_size=USUAL_SIZE, num_classes=None, gelu="erf", layer_scale=0.1,
+        key_bias=False, positions="relative_bias", position_placement="every_layer", position_resampling="bilinear",
+        pooling="average", has_class_token=True, norm_after_pooling=True,
+    )  # fmt: skip
+
+
 GIANT: dict[str, Any] = {"width": 1536, "depth": 40, "num_heads": 24, "mlp_width": 4096, "mlp": "swiglu"}
 VARIANTS: dict[str, ViTConfig] = {
     "DINOv2-S/14": dinov2(**S),
@@ -90,10 +105,14 @@ VARIANTS: dict[str, ViTConfig] = {
     "OpenCLIP-B/16": clip(16, 512, **B, activation="gelu"),
     "OpenCLIP-L/14": clip(14, 768, **L, activation="gelu"),
     "OpenCLIP-H/14": clip(14, 1024, width=1280, depth=32, num_heads=16, mlp_width=5120, activation="gelu"),
+    "BEiT-B/16": beit(**B),
+    "BEiT-L/16": beit(**L),
     "SigLIP-B/16": siglip(16, **B),
     "SigLIP-L/16": siglip(16, 256, **L),
     "SigLIP-So400m/14": siglip(14, **SO400M),
     "SigLIP-So400m/16": siglip(16, 256, **SO400M),
+    "SigLIP2-B/16-naflex": naflex(**B),
+    "SigLIP2-So400m/16-naflex": naflex(**SO400M),
 }
 ALIASES: dict[str, str] = {
     "dinov2_vits14": "DINOv2-S/14",
@@ -131,6 +150,12 @@ ALIASES: dict[str, str] = {
     "vit_base_patch16_siglip_224": "SigLIP-B/16",
     "vit_large_patch16_siglip_256": "SigLIP-L/16",
     "vit_so400m_patch14_siglip_224": "SigLIP-So400m/14",
+    "beit_base_patch16_224": "BEiT-B/16",
+    "beit_large_patch16_224": "BEiT-L/16",
+    "beitv2_base_patch16_224": "BEiT-B/16",
+    "beitv2_large_patch16_224": "BEiT-L/16",
     "vit_so400m_patch16_siglip_256": "SigLIP-So400m/16",
+    "naflexvit_base_patch16_siglip": "SigLIP2-B/16-naflex",
+    "naflexvit_so400m_patch16_siglip": "SigLIP2-So400m/16-naflex",
 }
 """Names in the authors' code and in timm."""

@@ -3,11 +3,22 @@
 from typing import Literal
 
 Pooling = Literal["class_token", "average", "attention"]
-Positions = Literal["none", "learned_1d", "learned_2d", "relative", "sincos_1d", "sincos_2d", "peg"]
+Positions = Literal[
+    "none",
+    "learned_1d",
+    "learned_2d",
+    "relative",
+    "relative_bias",
+    "factorised",
+    "sincos_1d",
+    "sincos_2d",
+    "peg",
+]
 Placement = Literal["stem", "every_layer", "shared"]
 Resampling = Literal[
     "linear_aligned",
     "bilinear",
+    "bilinear_antialias",
     "bicubic",
     "bicubic_aligned",
     "bicubic_antialias",
@@ -20,6 +31,6 @@ Rotary = Literal["none", "dinov3", "eva"]
 MlpKind = Literal["dense", "swiglu"]
 Representation = Literal["tanh", "projection"]
 Norm = Literal["layer_norm", "rms_norm"]
-Initialisation = Literal["vit", "deit"]
+Initialisation = Literal["vit", "deit", "mimetic"]
 DropRates = Literal["linear", "constant"]
 Root = Literal["7x7", "3x3"]

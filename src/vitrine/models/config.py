@@ -61,6 +61,8 @@ class ViTConfig:
     pooling: Pooling = "class_token"
     has_class_token: bool | None = None
     """None: only if pooling reads it."""
+    pools_leading_tokens: bool = True
+    """Whether attention pooling reads class token and registers beside the patches; timm's models do not."""
     representation_width: int | None = None
     """Width of the layer between pooling and head; None for a linear head (section 3.1)."""
     representation_layer: Representation = "tanh"
@@ -73,6 +75,8 @@ class ViTConfig:
     positions: Positions = "learned_1d"
     position_placement: Placement = "stem"
     position_resampling: Resampling = "linear_aligned"
+    positions_keep_aspect: bool = False
+    """Resample positions to the square around another grid and cut the grid out of its top left (timm's NaFlex)."""
     has_prefix_positions: bool = True
     """Whether class (and distillation) token have position slots of their own."""
 
@@ -130,7 +134,8 @@ class ViTConfig:
     drop_rates: DropRates = "linear"
     """`constant` gives every block the rate `stochastic_depth` (DeiT III)."""
     initialisation: Initialisation = "vit"
-    """Initialisation of new weights: as by ViT's authors, or as by those of DeiT and its descendants."""
+    """Initialisation of new weights: as by ViT's authors, as by those of DeiT and its descendants, or (`mimetic`) as
+    by ViT's, with attention that begins like that of trained models."""
     activation_checkpointing: bool = False
 
     def __post_init__(self) -> None:
@@ -194,6 +199,11 @@ class ViTConfig:
         return int(self.reads_class_token) + int(self.has_distillation_token)
 
     @property
+    def num_leading_tokens(self) -> int:
+        """Number of tokens before the first patch."""
+        return self.num_prefix_tokens + self.num_registers
+
+    @property
     def num_position_slots(self) -> int:
         """Number of position slots before those of the patches."""
         return self.num_prefix_tokens if self.has_prefix_positions else 0
@@ -201,7 +211,7 @@ class ViTConfig:
     @property
     def num_tokens(self) -> int:
         """Length of the sequence that the encoder sees at the built image size."""
-        return self.num_prefix_tokens + self.num_registers + self.grid_size[0] * self.grid_size[1]
+        return self.num_leading_tokens + self.grid_size[0] * self.grid_size[1]
 
 
 class ModelConfig(Protocol):

@@ -20,6 +20,7 @@ from vitrine.models.stem_configs import (
 
 # A backward pass costs twice a forward pass; a multiply-add is two operations.
 TRAINING_FLOPS_PER_MAC = 6
+FORWARD_SHARE = 1 / 3
 # Kept for the backward pass: the convolution's output (the norm reads it) and the ReLU's output.
 KEPT_MAPS = 2
 
@@ -139,9 +140,10 @@ def map_cost(*, params: int, macs: int, kept: int) -> Cost:
 
 def stem_convs(config: ResNetStemConfig, *, channels: int, image_size: tuple[int, int]) -> Iterator[Conv]:
     """List the convolutions of a hybrid's stem."""
-    rows, columns = halved(image_size)
-    yield Conv(channels, config.width, 7, rows, columns, normed_channels=config.width)
-    size, in_channels = halved((rows, columns)), config.width
+    is_small = config.root == "3x3"
+    rows, columns = image_size if is_small else halved(image_size)
+    yield Conv(channels, config.width, 3 if is_small else 7, rows, columns, normed_channels=config.width)
+    size, in_channels = (rows, columns) if is_small else halved((rows, columns)), config.width
     for i, num_units in enumerate(config.units):
         mid = config.width * 2**i
         for unit in range(num_units):

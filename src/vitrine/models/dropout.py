@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 # The finaliser of a low-bias 32-bit hash (Wellons, "hash-prospector", 2018), as signed numbers.
 _FIRST, _SECOND = 0x7FEB352D, 0x846CA68B - 2**32
+# Number of the draw of patches; layers count from 0.
+_PATCHES = -1
 _BITS = 24  # bits that a float32 represents exactly
 
 
@@ -109,6 +111,15 @@ def in_segments(picture: Tensor, *, count: int) -> Iterator[None]:
         yield
     finally:
         _batch.picture = None
+
+
+def drawn_patches(num_images: int, num_patches: int, *, num_kept: int, device: torch.device) -> Tensor:
+    """Draw which patches of each image are kept: their numbers (B, num_kept), in any order."""
+    if _batch.keys is None:
+        words = torch.rand(num_images, num_patches, device=device)
+    else:
+        words = hashed(_batch.keys, (num_images, num_patches), number=_PATCHES)
+    return words.topk(num_kept, dim=1).indices
 
 
 def token_keys(keys: Tensor, picture: Tensor) -> Tensor:

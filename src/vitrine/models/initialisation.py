@@ -12,13 +12,21 @@ from torch import Tensor, nn
 from vitrine.models.attention import AttentionPooling, SelfAttention
 from vitrine.models.cnn_stem import CnnStem
 from vitrine.models.encoder import GatedMlp, LayerScale, Mlp
-from vitrine.models.positions import Learned1D, Learned2D, Relative1D, initialise_positions
+from vitrine.models.mimetic import initialise_mimetic
+from vitrine.models.positions import (
+    Factorised,
+    Learned1D,
+    Learned2D,
+    Relative1D,
+    RelativeBias,
+    initialise_positions,
+)
 from vitrine.models.resnet_stem import ResNetStem
 from vitrine.models.t2t_vit import TokenPerformer, TokenTransformer
 
 MLP_BIAS_STD = 1e-6
 DEIT_STD = 0.02
-POSITION_MODULES = (Learned1D, Learned2D, Relative1D)
+POSITION_MODULES = (Learned1D, Learned2D, Factorised, Relative1D, RelativeBias)
 # DINOv2 initialises registers like its class token: almost zero, but different from each other.
 REGISTER_STD = 1e-6
 # Standard deviation of a normal truncated at two deviations; dividing by it restores the intended one (as in JAX).
@@ -35,6 +43,9 @@ def initialise_vit(model: Any) -> None:
                 nn.init.constant_(head.bias, model.config.head_bias)
     else:
         initialise_like_vit(model)
+    if model.config.initialisation == "mimetic":
+        for attention in (module for module in own_modules(model) if isinstance(module, SelfAttention)):
+            initialise_mimetic(attention.to_qkv, attention.to_out, num_heads=attention.num_heads)
     if model.registers is not None:
         nn.init.normal_(model.registers, std=REGISTER_STD)
     if isinstance(model.stem, ResNetStem):

@@ -54,7 +54,7 @@ def require_packable(config: object) -> None:
         )
     for holds, what in (
         (config.stem is None, "a stem"),
-        (config.positions not in ("relative", "peg"), f"positions {config.positions!r}"),
+        (config.positions not in ("relative", "relative_bias", "peg"), f"positions {config.positions!r}"),
         (config.position_placement == "stem" or config.positions == "none", "positions in every layer"),
         (not config.attention_dropout, "attention_dropout"),
         (not config.activation_checkpointing, "activation_checkpointing"),

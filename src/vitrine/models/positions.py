@@ -6,7 +6,7 @@ it is computed from the tokens.
 """
 
 import math
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,14 +19,18 @@ from vitrine.models.fixed import HasFixedParameters
 Grid = tuple[int, int]
 POSITION_STD = 0.02
 DINOV2_OFFSET = 0.1
+OFFSETS_OF_LEADING = 3  # rows of a relative bias for tokens without a place
 
 
 class Learned1D(nn.Module):
     """One learned vector per token, in raster order (the paper's default)."""
 
-    def __init__(self, grid: Grid, *, width: int, num_slots: int, resampling: Resampling) -> None:
+    def __init__(
+        self, grid: Grid, *, width: int, num_slots: int, resampling: Resampling, keeps_aspect: bool = False
+    ) -> None:
         super().__init__()
-        self.grid, self.num_slots, self.resampling = grid, num_slots, resampling
+        self.grid, self.num_slots = grid, num_slots
+        self.resampling, self.keeps_aspect = resampling, keeps_aspect
         self.table = nn.Parameter(torch.empty(1, num_slots + grid[0] * grid[1], width))  # E_pos of eq. 1
 
     def forward(self, grid: Grid) -> Tensor:
@@ -34,7 +38,11 @@ class Learned1D(nn.Module):
         if grid == self.grid:
             return self.table
         slots, patches = self.table[:, : self.num_slots], self.table[:, self.num_slots :]
-        return torch.cat([slots, resample_grid(patches, self.grid, grid, rule=self.resampling)], dim=1)
+        wide = square_around(grid) if self.keeps_aspect else grid
+        patches = resample_grid(patches, self.grid, wide, rule=self.resampling)
+        if wide != grid:
+            patches = patches.view(1, *wide, -1)[:, : grid[0], : grid[1]].flatten(1, 2)
+        return torch.cat([slots, patches], dim=1)
 
 
 class SinCos1D(HasFixedParameters, Learned1D):
@@ -75,6 +83,27 @@ class Learned2D(nn.Module):
             [columns[:, None].expand(1, GH, GW, half), rows[:, :, None].expand(1, GH, GW, half)], dim=-1
         )
         return torch.cat([self.slots, patches.flatten(1, 2)], dim=1)
+
+
+class Factorised(nn.Module):
+    """A learned vector per row plus one per column (NaViT, arXiv:2307.06304, section 3.2)."""
+
+    def __init__(
+        self, grid: Grid, *, width: int, num_slots: int, resampling: Resampling, keeps_aspect: bool = False
+    ) -> None:
+        super().__init__()
+        self.grid, self.resampling, self.keeps_aspect = grid, resampling, keeps_aspect
+        self.slots = nn.Parameter(torch.empty(1, num_slots, width)) if num_slots else None
+        self.rows = nn.Parameter(torch.empty(1, grid[0], width))
+        self.columns = nn.Parameter(torch.empty(1, grid[1], width))
+
+    def forward(self, grid: Grid) -> Tensor:
+        """Return the table for `grid`; row and column vectors are resampled in 1-D."""
+        down, across = square_around(grid) if self.keeps_aspect else grid
+        rows = resample_grid(self.rows, (self.grid[0], 1), (down, 1), rule=self.resampling)
+        columns = resample_grid(self.columns, (1, self.grid[1]), (1, across), rule=self.resampling)
+        patches = (rows[:, : grid[0], None] + columns[:, None, : grid[1]]).flatten(1, 2)
+        return patches if self.slots is None else torch.cat([self.slots, patches], dim=1)
 
 
 class SinCos2D(nn.Module):
@@ -122,6 +151,55 @@ class Relative1D(nn.Module):
         return line[0].T.to(self.table.dtype)
 
 
+class LogitBias(NamedTuple):
+    """What relative positions add to the logits of attention, whatever the queries: (1, H, T, T)."""
+
+    values: Tensor
+
+
+class RelativeBias(nn.Module):
+    """A learned number per head for each offset in rows and columns, added to the logits (BEiT, arXiv:2106.08254).
+
+    Tokens before the patches have no place: three more numbers per head are for pairs from such a token to a patch,
+    from a patch to such a token, and of two such tokens.
+    """
+
+    def __init__(
+        self, grid: Grid, *, num_heads: int, num_leading_tokens: int, resampling: Resampling
+    ) -> None:
+        super().__init__()
+        self.grid, self.num_leading_tokens, self.resampling = grid, num_leading_tokens, resampling
+        self.table = nn.Parameter(torch.empty(math.prod(offsets(grid)) + OFFSETS_OF_LEADING, num_heads))
+
+    def forward(self, grid: Grid) -> LogitBias:
+        """Return the bias for patches on `grid`; offsets of another grid than the model's are resampled."""
+        of_offsets = resample_offsets(self.table, self.grid, grid, rule=self.resampling)
+        return LogitBias(of_offsets[self.index(grid)].permute(2, 0, 1)[None])
+
+    def index(self, grid: Grid) -> Tensor:
+        """Return the row of the table for every pair of tokens: (T, T)."""
+        down, across = offsets(grid)
+        place = torch.cartesian_prod(torch.arange(grid[0]), torch.arange(grid[1]))
+        apart = place[:, None] - place[None] + torch.tensor(grid) - 1
+        S, N = self.num_leading_tokens, math.prod(grid)
+        index = torch.empty(S + N, S + N, dtype=torch.long)
+        index[S:, S:] = apart[..., 0] * across + apart[..., 1]
+        index[:S, S:], index[S:, :S], index[:S, :S] = (down * across + i for i in range(OFFSETS_OF_LEADING))
+        return index.to(self.table.device)
+
+
+def offsets(grid: Grid) -> Grid:
+    """Return how many different offsets in rows and columns two patches can have."""
+    return 2 * grid[0] - 1, 2 * grid[1] - 1
+
+
+def resample_offsets(table: Tensor, old: Grid, new: Grid, *, rule: Resampling) -> Tensor:
+    """Resample a table of relative biases (offsets + 3, H) for another grid."""
+    count = math.prod(offsets(old))
+    resampled = resample_grid(table[None, :count], offsets(old), offsets(new), rule=rule)[0]
+    return torch.cat([resampled, table[count:]])
+
+
 class ConditionalEncoding(nn.Module):
     """CPVT's position encoding generator (PEG, arXiv:2102.10882, section 3.2): a depth-wise convolution over the map.
 
@@ -141,6 +219,11 @@ class ConditionalEncoding(nn.Module):
         return torch.cat([leading, encoded], dim=1) if self.num_leading_tokens else encoded
 
 
+def square_around(grid: Grid) -> Grid:
+    """Return the smallest square that a grid fits into."""
+    return max(grid), max(grid)
+
+
 def resample_grid(table: Tensor, old: Grid, new: Grid, *, rule: Resampling = "linear_aligned") -> Tensor:
     """Resample a table (1, N, D) from an old grid to a new one: (1, N', D).
 
@@ -152,6 +235,7 @@ def resample_grid(table: Tensor, old: Grid, new: Grid, *, rule: Resampling = "li
     mode, align_corners, antialias = {
         "linear_aligned": ("bilinear", True, False),
         "bilinear": ("bilinear", False, False),
+        "bilinear_antialias": ("bilinear", False, True),
         "bicubic": ("bicubic", False, False),
         "bicubic_aligned": ("bicubic", True, False),
         "bicubic_antialias": ("bicubic", False, True),
@@ -183,10 +267,21 @@ def position_tables(config: ViTConfig) -> list[nn.Module]:
         D, slots, rule = config.width, config.num_position_slots, config.position_resampling
         if config.positions == "relative":
             return Relative1D(num_tokens=config.num_tokens, width=D)
+        if config.positions == "relative_bias":
+            return RelativeBias(
+                config.grid_size, num_heads=config.num_heads, num_leading_tokens=config.num_leading_tokens,
+                resampling=rule,
+            )  # fmt: skip
         if config.positions == "sincos_2d":
             return SinCos2D(width=D, num_slots=slots)
-        kinds = {"learned_1d": Learned1D, "sincos_1d": SinCos1D, "learned_2d": Learned2D}
-        return kinds[config.positions](config.grid_size, width=D, num_slots=slots, resampling=rule)
+        kinds = {"sincos_1d": SinCos1D, "learned_2d": Learned2D}
+        if config.positions in kinds:
+            return kinds[config.positions](config.grid_size, width=D, num_slots=slots, resampling=rule)
+        kind = Factorised if config.positions == "factorised" else Learned1D
+        return kind(
+            config.grid_size, width=D, num_slots=slots, resampling=rule,
+            keeps_aspect=config.positions_keep_aspect,
+        )  # fmt: skip
 
     return [table() for _ in range(count)]
 
@@ -195,6 +290,8 @@ def initialise_positions(module: nn.Module) -> None:
     """Draw a table, or compute it; a conditional encoding is a convolution and is initialised like one."""
     if isinstance(module, SinCos1D):
         module.fill_table()
+    elif isinstance(module, RelativeBias):
+        nn.init.zeros_(module.table)
     elif not isinstance(module, ConditionalEncoding):
         for parameter in module.parameters():
             nn.init.normal_(parameter, std=POSITION_STD)

@@ -15,7 +15,9 @@ class ResNetStem(nn.Module):
 
     def __init__(self, config: ResNetStemConfig, *, channels: int) -> None:
         super().__init__()
-        self.root_conv = SameConv2d(config, channels, config.width, kernel_size=7, stride=2)
+        self.is_small = config.root == "3x3"
+        kernel_size, stride = (3, 1) if self.is_small else (7, 2)
+        self.root_conv = SameConv2d(config, channels, config.width, kernel_size=kernel_size, stride=stride)
         self.root_norm = nn.GroupNorm(NUM_GROUPS, config.width, eps=config.norm_eps)
         stages, in_channels = [], config.width
         for i, num_units in enumerate(config.units):
@@ -31,8 +33,8 @@ class ResNetStem(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the last stage's feature map."""
         hidden = F.relu(self.root_norm(self.root_conv(images)))
-        # Pad with -inf, so that padding is never the maximum.
-        hidden = F.max_pool2d(pad_same(hidden, kernel_size=3, stride=2, value=float("-inf")), 3, 2)
+        if not self.is_small:  # pad with -inf, so that padding is never the maximum
+            hidden = F.max_pool2d(pad_same(hidden, kernel_size=3, stride=2, value=float("-inf")), 3, 2)
         for stage in self.stages:
             hidden = stage(hidden)
         return hidden

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from vitrine.errors import ConfigError
+from vitrine.models.choices import Root
 from vitrine.models.config_checks import (
     LARGEST_DEPTH,
     MOST_STAGES,
@@ -28,6 +29,8 @@ class ResNetStemConfig:
     units: tuple[int, ...] = (3, 4, 9)
     """Bottleneck units in each stage; empty for the root alone."""
     width: int = 64
+    root: Root = "7x7"
+    """`7x7` quarters the image, as in the paper; `3x3` keeps its size, for pictures of 32 or 64 pixels."""
     norm_eps: float = 1e-6
     standardisation_std_eps: float = 1e-5
     standardisation_variance_eps: float = 0.0
@@ -39,11 +42,12 @@ class ResNetStemConfig:
         for count in self.units:
             require_positive("stem units", count, most=LARGEST_DEPTH)
         require_positive("stem width", self.width)
+        require_choices(self)
 
     @property
     def stride(self) -> int:
-        """Pixels per side for one cell of the feature map: 4 after the root, doubled by every further stage."""
-        return 4 * 2 ** max(len(self.units) - 1, 0)
+        """Pixels per side for one cell of the map: 4 (or 1) after the root, doubled by all stages but the first."""
+        return (4 if self.root == "7x7" else 1) * 2 ** max(len(self.units) - 1, 0)
 
     @property
     def out_channels(self) -> int:

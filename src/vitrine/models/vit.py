@@ -20,6 +20,7 @@ from vitrine.models.encoder import Block, ParallelBlock, attention_pooling, cut_
 from vitrine.models.initialisation import initialise_vit
 from vitrine.models.model import Model, wanted_layers
 from vitrine.models.norms import make_norm
+from vitrine.models.patch_dropping import drop_patches
 from vitrine.models.patch_resizing import resized_kernel
 from vitrine.models.positions import Grid, position_tables
 from vitrine.models.rotary import RotaryPositions
@@ -36,8 +37,8 @@ class ViT(Model):
     """Map images (B, C, height, width) to logits (B, K), or to the representation if there is no head."""
 
     config: ViTConfig
-    trained_patch: tuple[int, int] | None = None
-    """In training: patches of this size in place of the model's own, as FlexiViT draws them."""
+    trained_patch: tuple[int, int] | None = None  # in training: another patch size, as FlexiViT draws them
+    num_kept: int | None = None  # in training: patches kept of each image, drawn at random; None keeps all
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -90,8 +91,10 @@ class ViT(Model):
         if images.dim() == 3:
             return packed.classify_packed(self, images)
         patches, grid = self.embed_patches(images)
-        tokens = self.encode(self.assemble(patches, grid), grid, num_read=self.num_tokens_read)
-        return self.classify(tokens)
+        tokens = self.assemble(patches, grid)
+        if self.training and self.num_kept:
+            tokens = drop_patches(tokens, num_leading=self.num_leading_tokens, num_kept=self.num_kept)
+        return self.classify(self.encode(tokens, grid, num_read=self.num_tokens_read))
 
     def embed(self, images: Tensor) -> Tensor:
         """Map normalised images (B, C, height, width) to the head's input (B, R); nothing else is kept."""
@@ -162,9 +165,9 @@ class ViT(Model):
 
     def block_input(self, tokens: Tensor, grid: Grid, *, layer: int) -> tuple[Tensor, Places]:
         """Return the input of block `layer`: tokens with its positions, and the positions for its attention."""
-        if self.config.positions == "relative":
+        if self.config.positions in ("relative", "relative_bias"):
             table = self.positions[layer if self.config.position_placement == "every_layer" else 0]
-            return tokens, table(tokens.shape[1])
+            return tokens, table(tokens.shape[1] if self.config.positions == "relative" else grid)
         if self.config.positions == "peg" and layer - 1 in self.config.peg_layers:
             tokens = self.positions[self.config.peg_layers.index(layer - 1)](tokens, grid)
         elif self.config.position_placement != "stem":
@@ -173,7 +176,7 @@ class ViT(Model):
 
     def add_positions(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
         """Add the absolute positions of `layer`; registers and tokens without a slot get none."""
-        if self.config.positions in ("none", "relative", "peg"):
+        if self.config.positions in ("none", "relative", "relative_bias", "peg"):
             return tokens
         table = self.positions[layer if self.config.position_placement == "every_layer" else 0](grid)
         slots = self.config.num_position_slots
@@ -191,7 +194,8 @@ class ViT(Model):
             pooled = tokens[:, self.num_leading_tokens :].mean(dim=1)
         else:
             assert self.attention_pooling is not None
-            pooled = self.attention_pooling(tokens)
+            first = 0 if self.config.pools_leading_tokens else self.num_leading_tokens
+            pooled = self.attention_pooling(tokens[:, first:])
         return self.norm(pooled) if self.config.norm_after_pooling else pooled
 
     def represent(self, pooled: Tensor) -> Tensor:
@@ -261,7 +265,7 @@ class ViT(Model):
     @property
     def num_leading_tokens(self) -> int:
         """Number of tokens before the first patch."""
-        return self.config.num_prefix_tokens + self.config.num_registers
+        return self.config.num_leading_tokens
 
     def features(self, images: Tensor) -> dict[str, Tensor]:
         """Return every intermediate by name, the logits last; vit_features.py lists the names and shapes."""

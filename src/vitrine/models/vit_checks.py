@@ -28,6 +28,18 @@ def require_positions(config: Any) -> None:
             raise ConfigError(
                 f"{positions} positions need a width that is a multiple of {step}, got {config.width}"
             )
+    if config.positions_keep_aspect:
+        if config.positions not in ("learned_1d", "factorised"):
+            raise ConfigError(
+                f"positions_keep_aspect needs positions learned_1d or factorised, got {config.positions!r}",
+                option="positions_keep_aspect",
+            )
+        if config.grid_size[0] != config.grid_size[1]:
+            raise ConfigError(
+                "a model whose positions keep the aspect ratio is built for squares, got a grid of "
+                f"{config.grid_size[0]}x{config.grid_size[1]}; its pictures may have any shape (max_patches)",
+                option="image_size",
+            )
     require_peg_layers(config)
 
 
@@ -65,8 +77,10 @@ def require_rotary(config: Any) -> None:
             f"rotary positions need heads whose width is a multiple of {ROTATED_PARTS}, got {head}",
             option="rotary",
         )
-    if config.positions == "relative":
-        raise ConfigError("rotary positions cannot be combined with positions='relative'", option="rotary")
+    if config.positions in ("relative", "relative_bias"):
+        raise ConfigError(
+            f"rotary positions cannot be combined with positions={config.positions!r}", option="rotary"
+        )
     for name, least in (("rotary_shift", 0), ("rotary_jitter", 1), ("rotary_rescale", 1), ("rotary_base", 1)):
         value = getattr(config, name)
         if value is not None and value < least:

@@ -108,6 +108,8 @@ def block_cost(config: ViTConfig) -> tuple[int, int, int]:
     if config.positions == "relative":
         macs += T * (2 * T - 1) * D
         kept += T * (3 * T - 1) * H
+    if config.positions == "relative_bias":
+        kept += T * T * H
     if config.projection_drop_rate:
         kept += T * (2 * D + M)
     if config.attention_dropout:
@@ -130,6 +132,8 @@ def position_params(config: ViTConfig) -> int:
         "sincos_1d": (config.num_position_slots + rows * columns) * D,
         "learned_1d": (config.num_position_slots + rows * columns) * D,
         "learned_2d": config.num_position_slots * D + (rows + columns) * (D // 2),
+        "factorised": (config.num_position_slots + rows + columns) * D,
+        "relative_bias": ((2 * rows - 1) * (2 * columns - 1) + 3) * config.num_heads,
         "relative": (2 * config.num_tokens - 1) * D,
     }[config.positions]
     return table * (config.depth if config.position_placement == "every_layer" else 1)

@@ -193,7 +193,7 @@ def require_order_free(config: ViTConfig) -> None:
         raise ConfigError(
             "a masked autoencoder drops patches, whose rotary positions would move; use rotary='none'"
         )
-    if config.positions in ("relative", "peg") or config.position_placement != "stem":
+    if config.positions in ("relative", "relative_bias", "peg") or config.position_placement != "stem":
         raise ConfigError(
             f"a masked autoencoder adds absolute positions once, got positions={config.positions} in "
             f"{config.position_placement}; use learned_1d, learned_2d or sincos_2d at the stem"

@@ -14,6 +14,7 @@ from vitrine.models.families import named_variant
 from vitrine.objectives import LabelsObjective, Objective
 from vitrine.recipes.plain_values import convert
 from vitrine.training.config import TrainingConfig, require_choice
+from vitrine.training.phases import Phase, require_phases
 
 LEAST_BATCH = 16
 # A fifth of the steps is the largest warm-up in Table 4 (Pets: 100 of 500); more would end before the peak.
@@ -32,6 +33,8 @@ class Views:
     crop: Crop = "inception"
     area: tuple[float, float] = (0.05, 1.0)
     flip: bool = True
+    alternates_flip: bool = False
+    """Flip each image in every other epoch instead of at random; which images begin flipped depends on the seed."""
     resize_size: int | None = None
     """For `random`: side of the square that the image is squashed to before the crop (BiT-HyperRule)."""
     patch_sizes: tuple[int, ...] = ()
@@ -49,6 +52,10 @@ class Views:
             )
         if self.repeats < 1:
             raise ConfigError(f"repeats must be at least 1, got {self.repeats}")
+        if self.alternates_flip and (not self.flip or self.repeats > 1):
+            raise ConfigError(
+                f"alternates_flip needs flip=true and repeats=1, got flip={self.flip} and repeats={self.repeats}"
+            )
         require_choice("crop", self.crop, get_args(Crop))
         if not (len(self.area) == 2 and 0 < self.area[0] <= self.area[1] <= 1):
             raise ConfigError(f"area must be two fractions of the image, the smaller first, got {self.area}")
@@ -79,6 +86,10 @@ class Recipe:
     """The objective with its own settings; in files a table with `kind`."""
     views: Views = field(default_factory=Views)
     augment: Augment = field(default_factory=Augment)
+    whitens_patches: bool = False
+    """Whether the patch embedding of a fresh ViT begins with the whitening of the training patches."""
+    phases: tuple[Phase, ...] = ()
+    """Phases with smaller images, fewer patches or fewer backward passes; empty for none."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
     epochs: float | None = None
     """Passes over the data; sets `training.total_steps` once the data is known, unless that was set explicitly."""
@@ -115,6 +126,8 @@ class Recipe:
                 f"fit: {max(batch_size - 1, 2)} and {batch_size + 1}"
             )
         require_shapes(self)
+        require_phases(self.phases)
+        require_labels(self)
         if self.epochs is not None and not 0 < self.epochs < math.inf:
             raise ConfigError(f"epochs must be above 0 and finite, got {self.epochs:g}")
         if not all(0 < rate < math.inf for rate in self.sweep):
@@ -223,6 +236,18 @@ def require_shapes(recipe: Recipe) -> None:
         raise ConfigError("max_patches does not go with views.device_share; set it to 0")
     if any(side < 1 for side in recipe.views.patch_sizes):
         raise ConfigError(f"patch_sizes must be at least 1, got {list(recipe.views.patch_sizes)}")
+
+
+def require_labels(recipe: Recipe) -> None:
+    """Refuse settings that only supervised classification has, with another objective."""
+    for name, is_wanted in (
+        ("phases", bool(recipe.phases)),
+        ("alternates_flip", recipe.views.alternates_flip),
+    ):
+        if is_wanted and not isinstance(recipe.objective, LabelsObjective):
+            raise ConfigError(f"{name} goes with objective labels, not with {recipe.objective.kind}")
+    if recipe.phases and (recipe.max_patches is not None or recipe.views.patch_sizes):
+        raise ConfigError("phases need images and patches of one size; omit max_patches and patch_sizes")
 
 
 def value_at(recipe: Recipe, path: str) -> Any:

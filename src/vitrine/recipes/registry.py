@@ -8,6 +8,7 @@ from vitrine.recipes.descendants import DESCENDANTS
 from vitrine.recipes.fine_tuning import FINE_TUNING
 from vitrine.recipes.pre_training import PRE_TRAINING
 from vitrine.recipes.recipe import Recipe
+from vitrine.recipes.records import RECORDS
 from vitrine.recipes.small_data import SMALL_DATA
 from vitrine.recipes.without_labels import WITHOUT_LABELS
 from vitrine.spelling import nearest
@@ -18,6 +19,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **FINE_TUNING,
     **DENSE,
     **SMALL_DATA,
+    **RECORDS,
     **WITHOUT_LABELS,
 }
 

@@ -26,9 +26,11 @@ LEAST_WIDE = 3
 POSITION_KINDS = {
     "learned_1d": "learned, one per patch",
     "learned_2d": "learned, rows and columns",
+    "factorised": "learned, a row's plus a column's",
     "sincos_1d": "sines and cosines of the index",
     "sincos_2d": "sines and cosines",
     "relative": "relative",
+    "relative_bias": "relative, added to the logits",
 }
 OF_DISTANCE = (
     "Mean distance in pixels between a patch and the patches that a head attends to, weighted by attention and "

@@ -18,8 +18,9 @@ from vitrine.data.loading.loader import Batch, Loader
 from vitrine.data.loading.order import Rows
 from vitrine.data.preparing.annotated_view import AnyView
 from vitrine.data.sources.source import Source
-from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
+from vitrine.models.cost import FORWARD_SHARE, TRAINING_FLOPS_PER_MAC, cost_of
 from vitrine.recipes.recipe import Recipe
+from vitrine.runs.phases import cost_of_pass, mean_cost
 from vitrine.runs.records import StartingModel
 from vitrine.runs.run_data import RunData
 from vitrine.runs.task import is_resident, training_view
@@ -31,6 +32,7 @@ from vitrine.runtime.threads import available_cores
 from vitrine.training.config import TrainingConfig
 from vitrine.training.graphs import can_record
 from vitrine.training.optimizer import freeze
+from vitrine.training.phases import phase_at
 from vitrine.training.task import Task
 
 # Seconds of the trial for reading and for training, and its maximum numbers of images and passes.
@@ -49,8 +51,6 @@ COMPILED_SHARE, COMPILING_SECONDS = 0.7, 60.0
 RECORDED_SHARE_OF_RATE = 0.2
 # Clipping and AdamW on two cores: 22 ms for 5.5 million weights. Accelerators overlap it with other work.
 UPDATE_SECONDS_PER_WEIGHT = 4e-9
-# A forward pass takes a third of a forward and backward pass.
-FORWARD_SHARE = 1 / 3
 FORWARD_FLOPS_PER_MAC = 2
 
 
@@ -98,7 +98,8 @@ def expected_seconds(
         module, None if is_sharded else task, start, data, recipe, workers=workers, processes=processes
     )
     steps = training.total_steps - done
-    seconds = pace.seconds(steps * training.batch_size / processes.world_size)
+    cost = mean_cost(start.model.config, recipe, done=done)
+    seconds = pace.seconds(steps * training.batch_size / processes.world_size, share=cost)
     if processes.device.type == "cpu":
         trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
         seconds += steps * trained * UPDATE_SECONDS_PER_WEIGHT
@@ -125,8 +126,11 @@ def pace_of(
     view, cores = training_view(recipe, start.preprocess), available_cores()
     batch, reading = read_some(data.train, view, processes.device)
     flops = flops_per_image(start, recipe, num_images=len(data.train))
+    # The trial takes a pass of the first phase.
+    cost = cost_of_pass(start.model.config, phase_at(0, recipe.phases, total_steps=1))
+    seconds = training_seconds(module, task, batch, recipe.training, flops=cost * flops, processes=processes)
     return Pace(
-        training=training_seconds(module, task, batch, recipe.training, flops=flops, processes=processes),
+        training=seconds / cost,
         reading=0.0 if is_resident(data.train, view, processes.device) else reading,
         workers=min(workers, cores),
         threads=None if processes.device.type != "cpu" else min(torch.get_num_threads(), cores),

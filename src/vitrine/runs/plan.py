@@ -13,6 +13,7 @@ from vitrine.models import ModelConfig
 from vitrine.models.cost import cost_of
 from vitrine.models.memory import Demand
 from vitrine.recipes.recipe import Recipe
+from vitrine.runs.phases import cost_of_phase
 from vitrine.runs.records import Execution, RunOutput, StartingModel
 from vitrine.runs.run_data import RunData
 from vitrine.runtime.devices import is_bf16
@@ -21,6 +22,7 @@ from vitrine.runtime.hardware import memory_of
 from vitrine.runtime.processes import Processes
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.training.config import TrainingConfig
+from vitrine.training.phases import Phase, steps_of
 
 FP32_BYTES = 4
 # Fraction of a machine's memory: the rest is for Python, for images that are read, and for other programs.
@@ -62,6 +64,8 @@ class RunPlan:
     """Number of micro-batches in a process's share of the batch."""
     seconds: float
     """Seconds of this network."""
+    phases: tuple[tuple[Phase, int, float], ...]
+    """Phases of the run, each with its number of steps and its cost per image relative to a step without phases."""
     num_networks: int
     """Number of networks like this one that the run trains; more than 1 if it cross-validates."""
     done_steps: int
@@ -119,6 +123,10 @@ def plan_of(
         micro_batch=micro_batch,
         passes_per_step=math.ceil(share / micro_batch),
         seconds=seconds,
+        phases=tuple(
+            (phase, steps, cost_of_phase(config, phase))
+            for phase, steps in steps_of(recipe.phases, total_steps=training.total_steps)
+        ),
         num_networks=output.num_networks,
         done_steps=done,
         folder=output.folder,

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from vitrine.checkpoints import load
+from vitrine.checkpoints.bundled import names_box
 from vitrine.checkpoints.licences import licence_to_carry
-from vitrine.checkpoints.locating import BOX
 from vitrine.checkpoints.opening import at_native_aspect, open_weights
 from vitrine.checkpoints.record import config_from_json
 from vitrine.data.preparing.preprocess import Preprocess
@@ -93,6 +93,10 @@ def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> Startin
 
     A variant's name gives fresh weights, drawn with the recipe's seed.
     """
+    if recipe.whitens_patches:
+        raise ConfigError(
+            "whitens_patches replaces the patch embedding, so it is for pre-training; set it to false"
+        )
     # An equal number of classes does not mean the same classes, so the old head is never kept as a whole.
     with seeded(recipe.training.seed):
         shape = InputShape(size=recipe.size, patch=recipe.patch, max_patches=recipe.max_patches)
@@ -103,7 +107,7 @@ def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> Startin
     is_fresh = loaded.record.layout == "fresh"
     return StartingModel(
         model=with_free_options(loaded.model, recipe), preprocess=preprocess, is_fresh=is_fresh,
-        licence=licence_to_carry(loaded.record.licence, layout=loaded.record.layout, is_bundled=model == BOX),
+        licence=licence_to_carry(loaded.record.licence, layout=loaded.record.layout, is_bundled=names_box(model)),
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from vitrine.models.sizes import require_tiling
 from vitrine.objectives.objective import RunContext
 from vitrine.objectives.teacher import Teacher
 from vitrine.recipes.recipe import Recipe
+from vitrine.runs.phases import Prepare, with_phases
 from vitrine.runs.pictures import make_drawing
 from vitrine.runs.records import StartingModel
 from vitrine.runs.run_data import RunData
@@ -32,8 +33,6 @@ from vitrine.runtime.run_folder import RunFolder
 from vitrine.training.config import TrainingConfig
 from vitrine.training.step import Parts
 from vitrine.training.task import Evaluate, Task
-
-Prepare = Callable[[Batch], Parts]
 
 
 def context_of(
@@ -85,7 +84,9 @@ def build_task(
             evaluate, criterion = with_calibrated_loss(evaluate, validation), CALIBRATED_LOSS
     return Task(
         batches=lambda start, stop: loader.training_batches(start_step=start, stop_step=stop),
-        prepare=with_patch_sizes(objective.prepare(context), context.model, recipe),
+        prepare=with_phases(
+            with_patch_sizes(objective.prepare(context), context.model, recipe), context.model, recipe
+        ),
         loss_of=objective.losses_in(context),
         divides_batch=not objective.compares_images,
         evaluate=evaluate,
@@ -95,6 +96,7 @@ def build_task(
         on_best=None if validation is None else validation.keep_as_best,
         after_step=objective.after_step(context),
         draw=draw,
+        phases=recipe.phases,
         names_of=make_names(train, recipe.training, repeats=recipe.views.repeats),
     )
 
@@ -140,6 +142,7 @@ def make_loader(
         "world_size": processes.world_size,
         "device": device,
         "repeats": recipe.views.repeats,
+        "alternates_flip": recipe.views.alternates_flip,
     }
     if isinstance(view, TrainView) and is_resident(train, view, device):
         return ResidentLoader(train, view, **sharing)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrine.checkpoints.locating import BOX
+from vitrine.checkpoints.bundled import names_box
 from vitrine.evaluation.reading_ahead import ReadPicture
 from vitrine.exporting.runner import OnnxRunner
 from vitrine.models import ViTConfig
@@ -93,14 +93,14 @@ class ServedModel:
 
     @property
     def answers(self) -> str:
-        """The kind of the model's answers: classes of pictures, masks or boxes."""
+        """The kind of the model's answers: classes of pictures, masks, boxes, or masks of objects."""
         config = self.predictor.model.config
         return config.answers if isinstance(config, DenseConfig) else "classes"
 
     def located(self, data: bytes, *, max_pixels: int) -> ReadPicture:
         """Decode one upload for the task `location`."""
         return locate_request(
-            data, self.predictor.preprocess, has_boxes=self.answers == "boxes", max_pixels=max_pixels
+            data, self.predictor.preprocess, has_objects=self.answers != "masks", max_pixels=max_pixels
         )
 
     @property
@@ -164,7 +164,7 @@ class ServedModel:
         stride = attention.token_stride if attention else None
         return {
             "name": self.name,
-            "title": "Bundled model" if self.name == BOX else self.name,
+            "title": "Bundled model" if names_box(self.name) else self.name,
             "answers": self.answers,
             "variant": predictor.loaded.record.variant,
             "backend": self.backend,

@@ -3,18 +3,21 @@
 import dataclasses
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vitrine.errors import ConfigError
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.studies.datasets import StudyData, describe_data
-from vitrine.studies.record import Run, Setup, Study, hash_of, in_order, keys_of
+from vitrine.studies.record import FIRST_GRID, Run, Setup, Study, hash_of, in_order, keys_of
 from vitrine.studies.results import Result, read_results
 from vitrine.studies.scales import Scale
 
 PAGE = "index.html"
+# A search that is widened stops at this power of the step between rates, in both directions.
+WIDEST = 4
+Grids = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +45,10 @@ class Plan:
     command: str
     num_expected: int
     """All runs, including those that wait for a rate."""
-    remake: Callable[[Mapping[str, float]], "Plan"]
-    """Return this plan with the runs whose rates are chosen."""
+    remake: Callable[[Mapping[str, float], Grids], "Plan"]
+    """Return this plan with the runs whose rates are chosen, and with wider grids of rates."""
+    grids: Grids = field(default_factory=dict)
+    """The grid of every method whose search was widened."""
     on: str = ""
     """Name of the data set, if a call has several."""
 
@@ -126,10 +131,11 @@ def plans_on(
     series = hash_of({"scale": _without_length(scale), "data": fingerprints})
     facts, plans = facts_of(sets), []
     for study in studies:
-        every = runs_of(study, scale, seeds=seeds, facts=facts, searches=not turn)
 
-        def plan(rates: Mapping[str, float], study: Study = study, every: Sequence[Run] = every) -> Plan:
-            listed = runs_of(study, scale, seeds=seeds, facts=facts, searches=not turn, rates=rates)
+        def plan(rates: Mapping[str, float], grids: Grids, study: Study = study) -> Plan:
+            listed = runs_of(
+                study, scale, seeds=seeds, facts=facts, searches=not turn, rates=rates, grids=grids
+            )
             runs = [run for run in listed if not (study.search and run.needs_rate) or run.needs_rate in rates]
             keys = keys_of(runs, fingerprints)
             folders = {run.name: out / study.name / "runs" / f"{run.name}-{keys[run.name]}" for run in runs}
@@ -146,12 +152,13 @@ def plans_on(
                 out=out,
                 series=series,
                 command=command_of(study.name, scale, data=data, target=target),
-                num_expected=len(every),
+                num_expected=len(listed),
                 remake=plan,
+                grids=grids,
                 on=on,
             )
 
-        plans.append(plan({}))
+        plans.append(plan({}, {}))
     return plans
 
 
@@ -186,6 +193,7 @@ def runs_of(
     facts: DataFacts,
     searches: bool = True,
     rates: Mapping[str, float] | None = None,
+    grids: Grids | None = None,
 ) -> list[Run]:
     """List the runs of every seed, each after the run whose weights it needs, and those of the search."""
     runs: list[Run] = []
@@ -197,6 +205,7 @@ def runs_of(
             num_images=facts.num_images,
             target_classes=facts.target_classes,
             rates=rates or {},
+            grids=grids or {},
         )
         runs += study.runs(setup)
         if searches and study.search is not None:
@@ -216,26 +225,53 @@ def command_of(study: str, scale: Scale, *, data: str, target: str | None) -> st
 
 def chosen_rates(plans: Sequence[Plan], *, failed: Collection[str] = ()) -> dict[str, dict[str, float]]:
     """Return the best rate of every method whose search has ended, by study; runs that failed are skipped."""
-    rates: dict[str, dict[str, float]] = {}
-    for plan in plans:
-        searched = [run for run in plan.runs if run.role == "search"]
-        if not searched:
+    return {plan.study.name: rates for plan in plans if (rates := ended_searches(plan, failed=failed)[0])}
+
+
+def ended_searches(plan: Plan, *, failed: Collection[str] = ()) -> tuple[dict[str, float], Grids]:
+    """Return the best rate of every method whose search has ended, and the grids of those that must be widened."""
+    rates: dict[str, float] = {}
+    wider: dict[str, tuple[int, int]] = {}
+    held_out = {result.run: result.measures.get("held_out") for result in plan.finished()}
+    searched = [run for run in plan.runs if run.role == "search"]
+    for method in dict.fromkeys(run.settings["method"] for run in searched):
+        own = [run for run in searched if run.settings["method"] == method]
+        if not all(run.name in held_out or run.name in failed for run in own):
             continue
-        held_out = {result.run: result.measures.get("held_out") for result in plan.finished()}
-        for method in dict.fromkeys(run.settings["method"] for run in searched):
-            own = [run for run in searched if run.settings["method"] == method]
-            if all(run.name in held_out or run.name in failed for run in own):
-                scores = {run.settings["rate"]: held_out.get(run.name) for run in own}
-                known = {rate: score for rate, score in scores.items() if score is not None}
-                if known:
-                    rates.setdefault(plan.study.name, {})[method] = max(known, key=known.__getitem__)
-    return rates
+        scores = {run.settings["rate"]: held_out.get(run.name) for run in own}
+        known = {rate: score for rate, score in scores.items() if score is not None}
+        if not known:
+            continue
+        best, (low, high) = max(known, key=known.__getitem__), plan.grids.get(method, FIRST_GRID)
+        if plan.study.widens and best == min(scores) and low > -WIDEST:
+            wider[method] = (low - 1, high)
+        elif plan.study.widens and best == max(scores) and high < WIDEST:
+            wider[method] = (low, high + 1)
+        else:
+            rates[method] = best
+    return rates, wider
 
 
 def with_rates(plans: Sequence[Plan], *, failed: Collection[str] = ()) -> list[Plan]:
-    """Return the plans, with every run whose rate has been chosen."""
-    rates = chosen_rates(plans, failed=failed)
-    return [plan.remake(rates.get(plan.study.name, {})) if plan.study.search else plan for plan in plans]
+    """Return the plans, with every run whose rate has been chosen and every rate that is still to be tried."""
+    plans, rates = list(plans), {}
+    is_widening = True
+    while is_widening:
+        is_widening = False
+        for number, plan in enumerate(plans):
+            if not any(run.role == "search" for run in plan.runs):
+                continue
+            rates[plan.study.name], wider = ended_searches(plan, failed=failed)
+            if wider:
+                is_widening = True
+                plans[number] = plan.remake(rates[plan.study.name], {**plan.grids, **wider})
+    grids = {plan.study.name: plan.grids for plan in plans if plan.grids}
+    return [
+        plan.remake(rates.get(plan.study.name, {}), grids.get(plan.study.name, {}))
+        if plan.study.search
+        else plan
+        for plan in plans
+    ]
 
 
 def new_runs(before: Sequence[Plan], after: Sequence[Plan]) -> list[Run]:

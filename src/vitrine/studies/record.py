@@ -18,6 +18,8 @@ from vitrine.studies.verdicts import Finding
 Role = Literal["measured", "preparation", "search", "check"]
 Work = Literal["training", "speed"]
 Use = Literal["weights", "teacher"]
+# Powers of the step between learning rates that a search tries first.
+FIRST_GRID = (-1, 1)
 # Settings for when and where a run is executed, which do not change its result.
 PLACE_FIELDS = ("needs_rate", "on", "turn", "folder", "before")
 # The fields of a run that its key depends on, beside model and recipe (`vitrine.studies.run_keys`).
@@ -39,6 +41,8 @@ class Setup:
     """Classes of each data set for transfer; empty if that is the data set itself."""
     rates: Mapping[str, float] = field(default_factory=dict)
     """The learning rate that a search has chosen for each method."""
+    grids: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Smallest and largest power of the step between rates that are tried, where they are not the first ones."""
 
     @property
     def targets(self) -> tuple[tuple[str, int], ...]:
@@ -120,6 +124,8 @@ class Study:
     charts: Callable[[Results], Sequence[Chart]]
     search: Callable[[Setup], tuple[Run, ...]] | None = None
     """Short runs on the first data set that choose the learning rate of each method on held-out images."""
+    widens: bool = False
+    """Whether the search tries further rates (`Setup.grids`) while the best is at the edge of those tried."""
     remarks: Callable[[Results], Sequence[str]] | None = None
     """Remarks on the results, in addition to the rule."""
     measure: str = "accuracy"

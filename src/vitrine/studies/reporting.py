@@ -10,6 +10,7 @@ from vitrine.reports.pages import write_page
 from vitrine.reports.study_page import StudyPage, TableRow, render_study
 from vitrine.runtime.files import write_atomically
 from vitrine.spelling import counted
+from vitrine.studies.convergence import convergence_of, word_on
 from vitrine.studies.record import Study
 from vitrine.studies.results import Result, Results, mean_and_spread
 from vitrine.studies.verdicts import Verdict, verdict_of
@@ -38,6 +39,13 @@ def remarks_on(study: Study, results: Results) -> list[str]:
     """Return the notes beside the verdict: the study's remarks, and runs without recorded steps."""
     launched = [result for result in results.all if result.launched]
     said = list(study.remarks(results)) if study.remarks is not None and results.all else []
+    if study.measure != SPEED and results.all:
+        convergence = convergence_of(results)
+        said.append(
+            f"{convergence}."
+            if convergence
+            else "Whether longer training changes the result was not measured."
+        )
     if launched:
         said.append(f"{counted(len(launched), 'run')} launched every kernel: {launched[0].launched}.")
     return said
@@ -130,10 +138,9 @@ def section_of(page: StudyPage, *, command: str, figure: str, on: str = "") -> s
 
 
 def reserved(page: StudyPage) -> str:
-    """Return the reason for an open verdict in brackets, and the scale and data that the verdict holds for."""
-    if page.reservation:
-        return f" ({page.reservation})"
-    return f" ({page.holds_for})" if page.holds_for else ""
+    """Return in brackets the scale and data that the verdict holds for, and the reason why it is open, if any."""
+    said = [part for part in (page.reservation, page.holds_for) if part]
+    return f" ({'; '.join(said)})" if said else ""
 
 
 def columns_of(results: Results) -> list[str]:
@@ -166,11 +173,12 @@ def rows_of(study: Study, results: Results) -> list[TableRow]:
 
 
 def scope_of(results: Results) -> str:
-    """State the scale and the data that a verdict holds for."""
+    """State the scale and the data that a verdict holds for, and whether the runs are long enough."""
     if not results.all:
         return ""
-    last = results.all[-1]
-    return f"at {last.scale} scale on {last.data}"
+    last, word = results.all[-1], word_on(results)
+    length = "" if results.measure == SPEED else f", {'convergence ' if word == 'not checked' else ''}{word}"
+    return f"at {last.scale} scale on {last.data}{length}"
 
 
 def facts_of(results: Results) -> list[tuple[str, str]]:

@@ -22,6 +22,8 @@ from vitrine.training.config import TrainingConfig
 # Checkpoints half-way, and in long runs every thousand steps: in a run of seconds, more would cost too much time.
 CHECKPOINTS, MOST_STEPS_APART = 2, 1000
 PAPER_SIZE = 224
+# Channels of the root of small ResNets and hybrids; group norm has 32 groups.
+SMALL_WIDTH = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +137,11 @@ def resnet(scale: Scale, *, num_classes: int, level: int = 0) -> BiTConfig:
         config = configure(("BiT-R50x1", "BiT-R101x1", "BiT-R152x2")[level], num_classes=num_classes)
         assert isinstance(config, BiTConfig)
         return config
-    units, width = (((1, 1, 1, 1), 32), ((2, 2, 2, 2), 32), ((1, 1, 1, 1), 64))[level]
+    units, width = (
+        ((1, 1, 1, 1), SMALL_WIDTH),
+        ((2, 2, 2, 2), SMALL_WIDTH),
+        ((1, 1, 1, 1), 2 * SMALL_WIDTH),
+    )[level]
     return BiTConfig(
         image_size=(scale.image_size, scale.image_size), units=units, width=width, root="3x3",
         num_classes=num_classes,
@@ -143,11 +149,16 @@ def resnet(scale: Scale, *, num_classes: int, level: int = 0) -> BiTConfig:
 
 
 def hybrid(scale: Scale, *, num_classes: int, **options: Any) -> ViTConfig:
-    """Return a hybrid with the grid of the base ViT: a root and one stage with cells of 4 pixels as patches."""
-    stem = ResNetStemConfig(units=(1,))
+    """Return a hybrid with the grid of the base ViT: root and first stages of the smallest ResNet of the scale.
+
+    Both have a 3x3 root that keeps the size of the image, stages of one unit, and as many channels. At scale `paper`
+    it is the paper's: a ResNet-50 with its stage 4 moved to stage 3.
+    """
+    stem = ResNetStemConfig(units=(1, 1, 1), width=SMALL_WIDTH, root="3x3")
     if scale.is_paper:
         stem = ResNetStemConfig(units=(3, 4, 9))
-    return vit(scale, num_classes=num_classes, patch_size=1, stem=stem, **options)
+    patch = scale.patch_size // stem.stride
+    return vit(scale, num_classes=num_classes, patch_size=patch, stem=stem, **options)
 
 
 def from_scratch(scale: Scale, *, seed: int, name: str, **changes: Any) -> Recipe:

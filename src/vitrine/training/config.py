@@ -53,12 +53,16 @@ class TrainingConfig:
     frozen_blocks: int = 0
     """Number of blocks that are frozen, from the first on, with the embedding; in a ResNet the stem and stages.
     -2 freezes all but the last two."""
+    freezes_patches: bool = False
+    """Keep the patch projection of a ViT as it is at the start (arXiv:2104.02057, section 4.2)."""
     lora_rank: int | None = None
     """Train adapters of this rank and the head, and freeze everything else."""
     lora_alpha: float | None = None
     """Adapters are scaled by this divided by the rank; None is the rank: a factor of one."""
     matrix_lr_factor: float = 4.0
     """For `muon`: learning rate of matrices relative to that of the rest."""
+    matrix_momentum: float = 0.95
+    """For `muon`: momentum of matrices; a short run with a high rate may want less."""
     average_decay: float | None = None
     """Decay of Polyak averaging; the paper's is .9999."""
     evaluates_raw: bool | None = None
@@ -138,6 +142,8 @@ class TrainingConfig:
             ),
             ("layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1"),
             ("momentum", 0 <= self.momentum < 1, "at least 0 and below 1"),
+            ("matrix_momentum", 0 <= self.matrix_momentum < 1, "at least 0 and below 1"),
+            ("matrix_lr_factor", 0 < self.matrix_lr_factor < math.inf, "above 0 and finite"),
             ("clip_norm", self.clip_norm is None or self.clip_norm > 0, "above 0, or null for none"),
             (
                 "average_decay",

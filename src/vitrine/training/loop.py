@@ -27,6 +27,7 @@ from vitrine.training.evaluating import Evaluations
 from vitrine.training.graphs import ReplayedStep, Taken, can_record, on_own_stream, put_rates_in_tensors
 from vitrine.training.metrics_log import RunningSums, Sink, live_line
 from vitrine.training.optimizer import freeze, learning_rate, make_optimizer, set_rates
+from vitrine.training.phases import Phase, phase_at
 from vitrine.training.saving import load_state, newest_state, numbers_of, remove_leftovers
 from vitrine.training.schedule_free import ScheduleFree, ScheduleFreeAverages
 from vitrine.training.state import TrainingState
@@ -84,7 +85,9 @@ class Run:
         use_kernels(self.model, device=processes.device, precision=config.precision)
         self.module = distributed(self.model, processes, shard=shard)
         if config.compiles_on(processes.device.type):
-            self.module = torch.compile(self.module)  # type: ignore[assignment]
+            # A second image size would make torch compile for any size, which is slower than once per phase.
+            is_dynamic = False if task.phases else None
+            self.module = torch.compile(self.module, dynamic=is_dynamic)  # type: ignore[assignment]
         optimizer = make_optimizer(self.model, config)
         self.uses_graphs = config.graphs and can_record(processes.device, world_size=processes.world_size)
         if self.uses_graphs:
@@ -124,9 +127,7 @@ class Run:
             bad=torch.zeros((), device=self.processes.device),
             divides_batch=task.divides_batch,
         )
-        take_step: Callable[[Parts], Taken] = functools.partial(self.take_step, step_state=step_state)
-        if self.uses_graphs:
-            take_step = ReplayedStep(take_step, state=step_state)
+        phase: Phase | None = None
         first, waited = state.step, 0.0
         if first == 0:
             self.checkpoints.save(LAST)  # so that there is always a checkpoint to resume from
@@ -143,7 +144,9 @@ class Run:
                 waited += time.monotonic() - waiting
                 seed_step(config.seed, state.step, self.processes.rank)
                 parts = (*task.prepare(batch), self.keys(local_batch))
-                if state.step == first:
+                current = phase_at(state.step, task.phases, total_steps=config.total_steps)
+                if current is not phase:
+                    phase, take_step = current, self.stepper(current, step_state)
                     fit_micro_batch(
                         self.module, parts, loss_of=task.loss_of, state=step_state, autocast=self.autocast,
                         processes=self.processes,
@@ -171,6 +174,12 @@ class Run:
             notice(
                 f"Stopped early, after step {state.step:,} of {config.total_steps:,}: no improvement in {number}"
             )
+
+    def stepper(self, phase: Phase, step_state: StepState) -> Callable[[Parts], Taken]:
+        """Return the function that takes the steps of a phase; a recorded step belongs to one phase."""
+        step_state.hardest = phase.hardest
+        take_step = functools.partial(self.take_step, step_state=step_state)
+        return ReplayedStep(take_step, state=step_state) if self.uses_graphs else take_step
 
     def take_step(self, parts: Parts, *, step_state: StepState) -> Taken:
         """Take one step on a prepared batch, without waiting for the device."""

@@ -39,7 +39,7 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
         return Lamb(groups, betas=config.betas)
     if config.optimizer == "schedule-free":
         return ScheduleFree(groups, betas=config.betas)
-    return Muon(groups, betas=config.betas, momentum=0.95)
+    return Muon(groups, betas=config.betas, momentum=config.matrix_momentum)
 
 
 def freeze(model: nn.Module, config: TrainingConfig) -> None:
@@ -53,6 +53,8 @@ def freeze(model: nn.Module, config: TrainingConfig) -> None:
         )
     frozen = config.frozen_blocks if config.frozen_blocks >= 0 else depth + config.frozen_blocks
     fixed = fixed_parameters(model)
+    if config.freezes_patches and not any(is_patch_projection(name) for name, _ in model.named_parameters()):
+        raise ConfigError("freezes_patches needs a ViT, which has a patch projection")
     for name, parameter in model.named_parameters():
         is_frozen = config.frozen_blocks != 0 and layers.number(name) <= frozen
         parameter.requires_grad_(is_trained(name, config) and not is_frozen and name not in fixed)
@@ -62,6 +64,8 @@ def is_trained(name: str, config: TrainingConfig) -> bool:
     """Whether a parameter is of the kind that is trained (all, adapters or biases); the head always is."""
     if is_head(name):
         return True
+    if config.freezes_patches and is_patch_projection(name):
+        return False
     if config.lora_rank is not None:
         return is_adapter(name)
     if config.trains == "biases":
@@ -94,6 +98,11 @@ def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str,
 def is_head(name: str) -> bool:
     """Whether a parameter belongs to the classifier, or to the decoder of a dense model."""
     return name.removeprefix(MODEL).split(".", maxsplit=1)[0] in ("head", "distillation_head", "decoder")
+
+
+def is_patch_projection(name: str) -> bool:
+    """Whether a parameter belongs to the projection of patches."""
+    return name.removeprefix(MODEL).removeprefix(ENCODER).startswith("patch_projection.")
 
 
 def is_teacher(name: str) -> bool:

@@ -35,6 +35,8 @@ class StepState:
     """0 until a loss or gradient is NaN or infinity, then 1 for good."""
     divides_batch: bool = True
     """Whether the batch may be divided into micro-batches: not if images are compared with each other."""
+    hardest: float = 1.0
+    """Fraction of the batch, with the largest losses, that has a backward pass."""
 
 
 def forward_backward(
@@ -48,11 +50,18 @@ def forward_backward(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Add the mean gradient of the batch to every parameter; return the summed loss and the sums to log.
 
+    With `state.hardest` below 1, the gradient is the mean over the images with the largest losses; the loss and sums
+    are those of all images.
     Out of memory halves the micro-batch and restarts the batch: the global batch, and so the result, is unchanged.
     """
     while True:
         try:
-            return accumulate(module, parts, loss_of=loss_of, size=state.micro_batch, autocast=autocast)
+            if state.hardest == 1:
+                return accumulate(module, parts, loss_of=loss_of, size=state.micro_batch, autocast=autocast)
+            losses, sums = score(module, parts, loss_of=loss_of, size=state.micro_batch, autocast=autocast)
+            chosen = hardest_of(parts, losses, share=state.hardest)
+            accumulate(module, chosen, loss_of=loss_of, size=state.micro_batch, autocast=autocast)
+            return losses.sum(), sums
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -103,6 +112,36 @@ def accumulate(
         for name, value in stats.items():
             sums[name] = sums[name] + value.detach() if name in sums else value.detach()
     return total, sums
+
+
+def score(
+    module: nn.Module,
+    parts: Parts,
+    *,
+    loss_of: LossOf,
+    size: int,
+    autocast: Callable[[], AbstractContextManager[None]],
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss of every image (B,) and the sums to log, by a forward pass in micro-batches of `size`.
+
+    Random layers draw by image, so an image has the same loss here as in its backward pass.
+    """
+    losses: list[Tensor] = []
+    sums: dict[str, Tensor] = {}
+    for start in range(0, len(parts[0]), size):
+        *piece, keys = (part[start : start + size] for part in parts)
+        with torch.no_grad(), randomness_of(keys), autocast():
+            scored, stats = loss_of(module, tuple(piece))
+        losses.append(scored.float())
+        for name, value in stats.items():
+            sums[name] = sums[name] + value if name in sums else value
+    return torch.cat(losses), sums
+
+
+def hardest_of(parts: Parts, losses: Tensor, *, share: float) -> Parts:
+    """Return the rows of the batch with the largest losses, at least one; their number is fixed by the batch size."""
+    rows = losses.topk(max(round(share * len(losses)), 1)).indices
+    return tuple(part[rows] for part in parts)
 
 
 def exchange(module: nn.Module, *, now: bool) -> AbstractContextManager[None]:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from vitrine.data.loading.loader import Batch
+from vitrine.training.phases import Phase
 from vitrine.training.step import LossOf, Parts
 
 Evaluate = Callable[[nn.Module], dict[str, float]]
@@ -37,6 +38,8 @@ class Task:
     infinity: updates the parts without gradients. Sums that it removes are not logged."""
     draw: Callable[[nn.Module, int], None] | None = None
     """Called at every evaluation with the model and the number of steps, to draw the model's outputs."""
+    phases: tuple[Phase, ...] = ()
+    """Phases of the run; `prepare` applies their image sizes and patches."""
     names_of: Callable[[int], Sequence[str]] = field(default=lambda step: ())
     """The files of a step's batch, for messages."""
 

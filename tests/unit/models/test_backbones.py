@@ -10,6 +10,7 @@ from vitrine.models.cost import cost_of
 
 # The official DINOv3 code counts 21,601,152 and so on, each with a mask token that only pre-training uses; so does
 # DINOv2-g with 1,136,480,768. CLIP's and SigLIP's are image towers with projection or attention pooling.
+# timm's BEiT has no bias of the keys, ours has zeros.
 COUNTS = {
     "DINOv2-S/14": 22_056_576 - 384,
     "DINOv2-g/14": 1_136_480_768 - 1536,
@@ -23,6 +24,10 @@ COUNTS = {
     "CLIP-L/14": 303_966_208,
     "SigLIP-B/16": 92_884_224,
     "SigLIP-So400m/14": 427_680_704,
+    "BEiT-B/16": 85_761_984 + 12 * 768,
+    "BEiT-L/16": 303_405_568 + 24 * 1024,
+    "SigLIP2-B/16-naflex": 92_930_304,
+    "SigLIP2-So400m/16-naflex": 427_888_064,
 }
 
 

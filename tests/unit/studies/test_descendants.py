@@ -6,8 +6,9 @@ import pytest
 from unit.studies.made import made_results
 
 from vitrine.models.cost import cost_of
+from vitrine.studies.convergence import convergence_of, word_on
 from vitrine.studies.descendant_models import METHODS, PLAIN, TAUGHT
-from vitrine.studies.experiments.descendants import FACTORS, STUDY, findings, remarks, search
+from vitrine.studies.experiments.descendants import FACTORS, STUDY, findings, search
 from vitrine.studies.record import Run, Setup
 from vitrine.studies.results import Results
 from vitrine.studies.scales import SCALES, find_scale
@@ -110,7 +111,7 @@ def test_runs_twice_as_long_are_asked_for_with_one_factor() -> None:
 )
 def test_a_plain_vit_that_gains_with_twice_the_steps_has_not_converged(gain: float, word: str) -> None:
     results = Results(made_results("descendants", lambda run: 0.5 + gain * (run.role == "check")))
-    (sentence,) = remarks(results)
-    assert f"({word})" in sentence
-    assert f"{100 * gain:+.2f}" in sentence
-    assert "not measured" in remarks(Results([one for one in results.all if one.role != "check"]))[0]
+    convergence = convergence_of(results)
+    assert convergence is not None and (convergence.arm, convergence.seeds) == ("plain-ViT", 3)
+    assert convergence.word == word and convergence.change == pytest.approx(gain)
+    assert word_on(Results([one for one in results.all if one.role != "check"])) == "not checked"

@@ -6,7 +6,10 @@ import re
 import pytest
 
 from vitrine.errors import ConfigError
+from vitrine.models.bit_config import BiTConfig
+from vitrine.models.config import ViTConfig
 from vitrine.models.cost import cost_of
+from vitrine.models.stem_configs import ResNetStemConfig
 from vitrine.recipes.recipe_values import to_yaml
 from vitrine.studies.estimate import Estimate, estimate, estimate_run
 from vitrine.studies.record import Run, Setup, in_order, keys_of
@@ -95,8 +98,8 @@ def test_more_steps_cost_more_in_proportion() -> None:
 )
 def test_a_small_study_is_reckoned_at_a_few_minutes_of_a_gpu(study: str) -> None:
     listed = [run for seed in range(STUDIES[study].seeds) for run in runs(study, "small", seed=seed)]
-    # Ten ways to start with three learning rates each take four times as long as the others.
-    most = 600 if study == "self-supervision" else 150
+    # Ten ways to start with three learning rates each take four times as long as others; nine models twice as long.
+    most = {"self-supervision": 600, "compute": 300}.get(study, 150)
     assert estimate(listed, rate=RATE, num_test=10_000).seconds(6) < most
 
 
@@ -131,7 +134,7 @@ def test_transfer_has_a_run_for_every_model_and_target() -> None:
 
 def test_the_families_of_the_compute_study_overlap_in_compute() -> None:
     cost: dict[str, list[int]] = {}
-    for run in runs("compute", "small"):
+    for run in (run for run in runs("compute", "small") if run.role == "measured"):
         cost.setdefault(run.settings["family"], []).append(cost_of(run.model).macs)
     assert all(len(values) == 3 and values == sorted(values) for values in cost.values())
     assert max(min(values) for values in cost.values()) < min(max(values) for values in cost.values())
@@ -153,3 +156,23 @@ def test_names_are_found_several_at_a_time_and_a_misspelt_one_is_refused() -> No
         find_scale("smal")
     with pytest.raises(ConfigError, match="above 0"):
         find_scale("small", steps=0)
+
+
+def test_hybrids_and_resnets_have_one_root_and_all_families_cells_of_equal_size() -> None:
+    for scale in ("tiny", "little", "small", "medium"):
+        models = {
+            run.settings["model"]: run.model for run in runs("compute", scale) if run.role == "measured"
+        }
+        hybrid, net, vit = models["hybrid-1"], models["ResNet-0"], models["ViT-1"]
+        assert isinstance(hybrid, ViTConfig) and isinstance(net, BiTConfig) and isinstance(vit, ViTConfig)
+        assert isinstance(hybrid.stem, ResNetStemConfig)
+        assert (hybrid.stem.root, hybrid.stem.width) == (net.root, net.width) == ("3x3", 32)
+        assert hybrid.stem.units == net.units[:3]
+        assert hybrid.grid_size == vit.grid_size
+
+
+def test_the_reference_arm_is_also_trained_twice_as_long() -> None:
+    listed = {run.name: run for run in runs("compute", "small")}
+    once, twice = (listed[f"ViT-1{suffix}-seed0"].recipe.training for suffix in ("", "-longer"))
+    assert (twice.total_steps, twice.warmup_steps) == (2 * once.total_steps, 2 * once.warmup_steps)
+    assert listed["ViT-1-longer-seed0"].role == "check"

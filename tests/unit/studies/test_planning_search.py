@@ -1,6 +1,7 @@
 """The search of learning rates: several data sets in a call, and runs that wait for a rate."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from vitrine.errors import ConfigError
 from vitrine.recipes import Recipe
 from vitrine.studies import planning
+from vitrine.studies.arms import is_at_edge_of_search
 from vitrine.studies.descendant_models import METHODS, PLAIN
 from vitrine.studies.experiments.descendants import FACTORS
 from vitrine.studies.planning import Plan, chosen_rates, make_plans, new_runs, with_rates
@@ -101,7 +103,7 @@ def test_data_sets_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_search_comes_first_then_one_set_after_the_other_and_checks_last(tmp_path: Path) -> None:
-    plans = [plan.remake(dict.fromkeys(METHODS, 0.001)) for plan in plans_of(tmp_path, "one", "two")]
+    plans = [plan.remake(dict.fromkeys(METHODS, 0.001), {}) for plan in plans_of(tmp_path, "one", "two")]
     ordered = longest_first([run for plan in plans for run in plan.runs])
     roles = [(run.on, run.role) for run in ordered]
     assert roles.index(("one", "measured")) > max(i for i, one in enumerate(roles) if one[1] == "search")
@@ -146,3 +148,56 @@ def test_a_step_that_cannot_be_recorded_is_launched_and_the_run_says_so() -> Non
 def nothing(run: Run, context: object) -> dict[str, object]:
     """Carry out a run without doing anything."""
     return {}
+
+
+def compute_plan(folder: Path) -> Plan:
+    (plan,) = make_plans(
+        find_studies("compute"), SCALES["tiny"], data=sets(folder, "one"), target=None, seeds=1,
+        out=folder / "out", compiles=False,
+    )  # fmt: skip
+    return plan
+
+
+def measured_rates(plan: Plan, held_out: Callable[[float], float]) -> Plan:
+    """Write results of all searches, and of those that their results ask for."""
+    while True:
+        todo = [run for run in plan.unfinished() if run.role == "search"]
+        if not todo:
+            return plan
+        for run in todo:
+            note(plan, run, held_out(run.settings["rate"]))
+        (plan,) = with_rates([plan])
+
+
+def test_a_grid_is_widened_until_its_best_rate_is_no_longer_at_the_edge(tmp_path: Path) -> None:
+    base = SCALES["tiny"].lr
+    plan = measured_rates(compute_plan(tmp_path), lambda rate: -abs(rate - 4 * base))
+    for run in plan.runs:
+        if run.role == "measured":
+            assert run.recipe.training.lr == run.settings["rate"] == 4 * base
+            assert run.settings["tried"] == f"{base / 2:g} to {8 * base:g}"
+    searched = [
+        run.settings["rate"] for run in plan.runs if run.role == "search" and run.group.startswith("ViT-1")
+    ]
+    assert [rate / base for rate in searched] == [0.5, 1, 2, 4, 8]
+
+
+def test_a_search_that_only_gets_better_ends_at_the_widest_grid_and_leaves_the_study_open(
+    tmp_path: Path,
+) -> None:
+    plan = measured_rates(compute_plan(tmp_path), lambda rate: rate)
+    (run, *_) = [run for run in plan.runs if run.role == "measured"]
+    assert run.settings["rate"] == 2**planning.WIDEST * SCALES["tiny"].lr
+    note(plan, run, 0.5)
+    (result,) = [one for one in plan.finished() if one.role == "measured"]
+    assert is_at_edge_of_search(result)
+
+
+def test_a_search_that_was_widened_is_read_again_from_its_results(tmp_path: Path) -> None:
+    plan = measured_rates(compute_plan(tmp_path), lambda rate: -rate)
+    (again,) = make_plans(
+        find_studies("compute"), SCALES["tiny"], data=str(tmp_path / "one"), target=None, seeds=1,
+        out=tmp_path / "out", compiles=False,
+    )  # fmt: skip
+    (again,) = with_rates([again])
+    assert again.keys == plan.keys and again.num_expected == plan.num_expected == len(plan.runs)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitrine.checkpoints.layouts import (
+    beit,
     bit_npz,
     clip,
     deit3,
@@ -25,6 +26,7 @@ from vitrine.checkpoints.layouts import (
     t2t,
     timm,
     timm_bit,
+    timm_naflex,
     tnt,
     torchvision,
     yolos,
@@ -38,6 +40,7 @@ from vitrine.checkpoints.layouts.prefixed import PrefixedFile, prefixes_in
 from vitrine.checkpoints.layouts.t2t import T2TLayout
 from vitrine.checkpoints.layouts.timm import TimmLayout
 from vitrine.checkpoints.layouts.timm_bit import TimmBiTLayout
+from vitrine.checkpoints.layouts.timm_naflex import TimmNaFlexLayout
 from vitrine.checkpoints.layouts.tnt import TNTLayout
 from vitrine.checkpoints.layouts.torchvision import TorchvisionLayout
 from vitrine.checkpoints.tensors import Index, TensorFile
@@ -48,8 +51,8 @@ from vitrine.models.stem_configs import TokensToTokenConfig
 from vitrine.spelling import nearest
 
 Target = str
-"""Name of a layout to write: npz, official, hf, timm, torchvision, dinov2, dinov3, openclip, deit3, vitrine, or any
-registered one."""
+"""Name of a layout to write: npz, official, hf, timm, naflex, torchvision, dinov2, dinov3, openclip, deit3, vitrine,
+or any registered one."""
 Recogniser = Callable[[Index], Layout | None]
 Writer = Callable[[ModelConfig, Generation], Layout]
 
@@ -149,12 +152,18 @@ def _official(config: ModelConfig, generation: Generation) -> Layout:
         return TNTLayout(origin="official")
     if isinstance(config, ViTConfig) and isinstance(config.stem, TokensToTokenConfig):
         return T2TLayout()
+    if isinstance(config, ViTConfig) and config.positions == "relative_bias":
+        return beit.for_model(config, kind="official")
     return BiTNpzLayout() if isinstance(config, BiTConfig) else official.of_generation(generation)
 
 
 def _timm(config: ModelConfig, generation: Generation) -> Layout:
     if isinstance(config, ViTConfig) and config.rotary != "none":
         return eva.for_model(config)
+    if isinstance(config, ViTConfig) and config.positions == "relative_bias":
+        return beit.for_model(config, kind="timm")
+    if isinstance(config, ViTConfig) and timm_naflex.is_naflex(config):
+        return TimmNaFlexLayout()
     if isinstance(config, PyramidConfig):
         return pyramids.timm_layout(config)
     if isinstance(config, TNTConfig):
@@ -167,10 +176,12 @@ def _hugging_face(config: ModelConfig, generation: Generation) -> Layout:
     if isinstance(config, ViTConfig):
         if config.rotary == "dinov3":
             return dinov3.hugging_face()
+        if config.positions == "relative_bias":
+            return beit.for_model(config, kind="hf")
         if config.embedding_norm:
             return clip.hugging_face()
         if config.pooling == "attention":
-            return siglip.hugging_face()
+            return siglip.hugging_face(is_naflex=siglip.is_naflex(config))
     return huggingface.for_model(config)
 
 
@@ -186,6 +197,7 @@ register_layout("masks", recognise=masks.recognise)
 register_layout("npz", recognise=official.recognise, for_model=_official)
 register_layout("official", for_model=_official)
 register_layout("BiT npz", recognise=bit_npz.recognise)
+register_layout("BEiT", recognise=beit.recognise)
 register_layout("hf", recognise=huggingface.recognise, for_model=_hugging_face)
 register_layout("dinov3", recognise=dinov3.recognise, for_model=lambda config, generation: dinov3.official())
 register_layout("openclip", recognise=clip.recognise, for_model=lambda config, generation: clip.openclip())
@@ -194,6 +206,9 @@ register_layout(
     "torchvision", recognise=torchvision.recognise, for_model=lambda config, generation: TorchvisionLayout()
 )
 register_layout("EVA", recognise=eva.recognise)
+register_layout(
+    "naflex", recognise=timm_naflex.recognise, for_model=lambda config, generation: TimmNaFlexLayout()
+)
 register_layout("deit3", recognise=deit3.recognise, for_model=lambda config, generation: DeiT3Layout())
 register_layout("timm", recognise=timm.recognise, for_model=_timm)
 register_layout("timm BiT", recognise=timm_bit.recognise)

@@ -85,12 +85,14 @@ def vit_config(
     depth: int,
     num_slots: int,
     num_heads: int | None,
+    grid: tuple[int, int] | None = None,
     **options: Any,
 ) -> Configured:
     """Build a config from names and shapes.
 
     `patch_kernel` is (width, channels, rows, columns), `table` the name of the positions, `num_slots` how many
-    rows it has before those of the patches. Without `num_heads` in the file or the hints it is assumed, with a note.
+    rows it has before those of the patches, `grid` the grid of positions that are no such table. Without `num_heads`
+    in the file or the hints it is assumed, with a note.
     """
     notes = []
     width, channels, rows, columns = patch_kernel
@@ -102,7 +104,9 @@ def vit_config(
     stem = options.get("stem")
     stride = stem.stride if stem else 1
     token_stride = rows * stride, columns * stride
-    if table is not None:
+    if grid is not None:
+        image_size = grid[0] * token_stride[0], grid[1] * token_stride[1]
+    elif table is not None:
         shape = index[table].shape
         if len(shape) < 2:
             raise CheckpointError(f"{hints.path} holds {table} as {shape}, expected (1, tokens, {width})")
@@ -209,7 +213,8 @@ def refuse_odd_vit(
     if not isinstance(config, ViTConfig):
         return f"{where} cannot hold a {family_of(config).kind}; the layouts official and timm can"
     kinds = positions or (("learned_1d", "sincos_2d") if allowed.get("fixed_positions") else ("learned_1d",))
-    one_table = config.positions in kinds and config.position_placement == "stem"
+    one_table = config.positions in kinds
+    one_table = one_table and (config.position_placement == "stem" or config.positions == "relative_bias")
     is_gelu = config.activation == "gelu"
     wants = {
         f"{config.pooling} pooling": config.pooling not in poolings,
@@ -219,11 +224,19 @@ def refuse_odd_vit(
         "average pooling with the norm after it": config.norm_after_pooling
         and not allowed.get("norm_after_pooling"),
         "a ResNet stem": isinstance(config.stem, ResNetStemConfig) and not allowed.get("stem"),
+        "a ResNet stem with a 3x3 root": isinstance(config.stem, ResNetStemConfig)
+        and config.stem.root != "7x7",
         "a stem other than a ResNet": config.stem is not None
         and not isinstance(config.stem, ResNetStemConfig)
         and not (isinstance(config.stem, HMlpStemConfig) and allowed.get("hmlp")),
         "parallel branches in a block": config.num_branches > 1 and not allowed.get("branches"),
         "an attention scale of its own": config.attention_scale is not None,
+        "positions that keep the aspect ratio": config.positions_keep_aspect
+        and not allowed.get("keeps_aspect"),
+        "attention pooling that skips leading tokens": config.pooling == "attention"
+        and bool(config.num_leading_tokens)
+        and not config.pools_leading_tokens
+        and not allowed.get("pools_patches"),
         f"the activation {config.activation}": config.activation != "gelu" and not allowed.get("activations"),
         "RMSNorm": config.norm != "layer_norm" and not allowed.get("rms_norm"),
         "a representation layer before the head": config.representation_width is not None

@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrine.checkpoints.layouts.layout import Hints, count, shape_of
+from vitrine.checkpoints.layouts.layout import Hints, Layout, count, shape_of
 from vitrine.checkpoints.layouts.rules import (
+    FLAT_PATCHES,
     SAME,
     TRANSPOSED,
     Rule,
@@ -56,6 +57,8 @@ class Names:
     projection: str = ""
     is_projection_transposed: bool = False
     head: str = ""
+    has_flat_patches: bool = False
+    """Whether the patch embedding is a dense layer of flat patches, channels last."""
     is_flat: bool = False
     """Whether token and table have no axes of length one."""
 
@@ -63,6 +66,8 @@ class Names:
 def vit_rules(names: Names, config: ViTConfig) -> list[Rule]:
     """Declare every tensor of a model."""
     declared = with_bias(names.patch, "patch_projection", has_bias=config.patch_bias)
+    if names.has_flat_patches:
+        declared[0] = rule(f"{names.patch}.weight", "patch_projection.weight", FLAT_PATCHES)
     if config.reads_class_token:
         declared.append(rule(names.class_token, "class_token", FLAT_TOKEN if names.is_flat else SAME))
     if config.num_registers:
@@ -195,3 +200,8 @@ class NamedLayout:
     def settings(self, config: ModelConfig) -> dict[str, Any]:
         """Return the library's config.json; an empty one if the layout has none."""
         return {}
+
+
+def takes_flat_patches(layout: Layout) -> bool:
+    """Return whether the library's model takes pictures at their own aspect ratio, cut into patches."""
+    return isinstance(layout, NamedLayout) and layout.names.has_flat_patches

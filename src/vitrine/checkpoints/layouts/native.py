@@ -18,6 +18,9 @@ from vitrine.errors import CheckpointError
 from vitrine.models import Model, ModelConfig, build
 from vitrine.models.stem_configs import ResNetStemConfig, StemConfig, TokensToTokenConfig
 
+# Side of the kernel of the root in the paper's hybrids.
+PUBLISHED_ROOT = 7
+
 
 @dataclass(frozen=True, kw_only=True)
 class NativeLayout:
@@ -47,7 +50,8 @@ class NativeLayout:
         channels = kernel[1]
         if "stem.root_conv.weight" in index:
             width, channels, units = read_resnet(index, hints, prefix="stem.")
-            stem = ResNetStemConfig(units=units, width=width)
+            side = shape_of(index, "stem.root_conv.weight", hints=hints, axes=4)[2]
+            stem = ResNetStemConfig(units=units, width=width, root="7x7" if side == PUBLISHED_ROOT else "3x3")
         published: dict[str, Any] = {}
         if "stem.layers.0.norm_1.weight" in index:
             stem, channels = read_tokens_to_token(index, hints)

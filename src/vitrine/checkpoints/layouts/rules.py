@@ -4,9 +4,11 @@ One declaration works both ways. To write, take the view and save it. To read, c
 view. Views only rename, split, transpose and reshape, so both ways are exact to the bit.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -16,6 +18,18 @@ class View:
 
     operation: str
     apply: Callable[[Tensor], Tensor]
+    is_flat: bool = False
+    """Whether the file has all axes but the first as one, which no view of a permuted tensor can."""
+
+    def shape_in_file(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape in the file of one of our tensors of `shape`."""
+        viewed = tuple(self.apply(torch.empty(shape, device="meta")).shape)
+        return (viewed[0], math.prod(viewed[1:])) if self.is_flat else viewed
+
+    def written(self, tensor: Tensor) -> Tensor:
+        """Return the file's tensor from ours."""
+        viewed = self.apply(tensor)
+        return viewed.flatten(1) if self.is_flat else viewed
 
 
 @dataclass(frozen=True)
@@ -43,6 +57,10 @@ FOUR_AXES = View("reshaped", lambda tensor: tensor.view(1, 1, 1, -1))
 # A dense layer stored as a 1x1 convolution: OIHW, HWIO.
 ONE_BY_ONE = View("reshaped", lambda tensor: tensor[:, :, None, None])
 ONE_BY_ONE_HWIO = View("transposed", lambda tensor: tensor.T[None, None])
+
+
+# A patch kernel as a dense layer of flat patches, channels last (NaFlex).
+FLAT_PATCHES = View("flattened", lambda tensor: tensor.permute(0, 2, 3, 1), is_flat=True)
 
 
 def part(index: int, *, of: int) -> View:

@@ -128,6 +128,7 @@ class TimmLayout:
             "pooling": pooling,
             "has_class_token": has_class_token,
             "norm_after_pooling": has_norm_after and pooling == "average",
+            "pools_leading_tokens": has_no_prefix(index) or bool(arguments.get("pool_include_prefix")),
         }
 
     def resampling(self, index: Index, hints: Hints) -> str:
@@ -210,6 +211,7 @@ class TimmLayout:
             no_patch_bias=is_timm,
             embedding_norm=is_timm,
             only_erf=not is_timm,
+            pools_patches=is_timm,
             only_square=not is_timm,
         )
         if reason and "representation layer" in reason:
@@ -263,3 +265,8 @@ def recognise(index: Index) -> TimmLayout | None:
     if scaled and "cls_token" in index and len(table) == 3 and is_square(table[1] - 1):
         return TimmLayout(family="dinov2")
     return TimmLayout()
+
+
+def has_no_prefix(index: Index) -> bool:
+    """Return whether all tokens are patches, so that pooling has no choice."""
+    return not any(name in index for name in ("cls_token", "reg_token", "dist_token"))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from vitrine.checkpoints.layouts.layout import (
     Hints,
@@ -99,7 +100,7 @@ def read_stem(index: Index, hints: Hints) -> tuple[ResNetStemConfig | None, int 
     width, channels, _, _ = shape_of(index, root, hints=hints, axes=4)
     stages = count(index, rf"{STEM}stages\.(\d+)\.")
     units = tuple(count(index, rf"{STEM}stages\.{i}\.blocks\.(\d+)\.") for i in range(stages))
-    return ResNetStemConfig(units=units, width=width, **STEM_NUMERICS), channels
+    return ResNetStemConfig(units=units, width=width, **STEM_NUMERICS), channels  # type: ignore[arg-type]
 
 
 def position_slots(index: Index, *, prefix: int, kernel: tuple[int, ...], stride: int, hints: Hints) -> int:
@@ -121,7 +122,7 @@ def position_slots(index: Index, *, prefix: int, kernel: tuple[int, ...], stride
     )
 
 
-def activation_of(hints: Hints) -> dict[str, str]:
+def activation_of(hints: Hints) -> dict[str, Any]:
     """Return the activation: the exact GELU, unless config.json, the architecture or the graph says otherwise."""
     arguments = hints.settings.get("model_args") or {}
     said = str(arguments.get("act_layer") or "gelu").replace("_", "")
@@ -130,7 +131,7 @@ def activation_of(hints: Hints) -> dict[str, str]:
         raise CheckpointError(
             f"{hints.path} has the unknown activation {said!r}; known: {', '.join(ACTIVATIONS)}"
         )
-    if "siglip" in architecture or hints.metadata.get("gelu") == "tanh":
+    if ("siglip" in architecture and "act_layer" not in arguments) or hints.metadata.get("gelu") == "tanh":
         return ACTIVATIONS["gelutanh"]
     return ACTIVATIONS[said]
 

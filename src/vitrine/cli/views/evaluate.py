@@ -6,6 +6,7 @@ from vitrine.cli.command_line import glued
 from vitrine.cli.lines import Line, NextStep, Wrote, input_text
 from vitrine.evaluation.metrics import compared
 from vitrine.evaluation.number_line import NumberFigures
+from vitrine.evaluation.test_views import NUM_VIEWS
 from vitrine.jobs.evaluate import EvaluatePlan, EvaluateResult
 from vitrine.jobs.evaluate_detections import DetectionEvaluation
 from vitrine.jobs.evaluate_masks import MaskEvaluation
@@ -92,6 +93,8 @@ def classification_lines(result: EvaluateResult) -> Iterator[Line]:
     for words, interval in (("Top-1", result.top1), ("Top-5", result.top5)):
         if interval is not None:
             yield f"{words} {interval}"
+    if result.top1_views is not None and result.views is not None:
+        yield f"Top-1 {result.top1_views} as the mean of {NUM_VIEWS[result.views]} views ({result.views})"
     if result.real is not None:
         yield f"ReaL {result.real} on {result.num_real_images:,} images"
     if result.mean_average_precision is not None:
@@ -102,7 +105,8 @@ def classification_lines(result: EvaluateResult) -> Iterator[Line]:
         error = f"calibration error {100 * result.ece:.2f} %{was}{claim(result)}"
         yield f"Mean F1 {100 * result.macro_f1:.2f} %, {error}"
     for name, value in result.extra.items():
-        yield extra_line(name, value)
+        if name != f"top1_{result.views}":
+            yield extra_line(name, value)
     if named := [f"{name} {100 * value:.1f} %" for name, value in result.worst if value < 1]:
         yield f"Worst classes by {CLASS_MEASURES[result.class_measure]}: {', '.join(named)}"
     if result.unreadable:

@@ -22,11 +22,24 @@ def plan_lines(plan: RunPlan) -> Iterator[Line]:
         f"epochs){evaluated}; {training.optimizer} at {training.lr:g}, warm-up {training.warmup_steps:,}, "
         f"{training.decay} decay"
     )
+    yield from phase_lines(plan)
     processes = f"{plan.num_processes} processes with " if plan.num_processes > 1 else ""
     device = f"{processes}{'the CPU' if plan.device == 'cpu' else plan.device} in {plan.precision}"
     left = training.total_steps - plan.done_steps
     remaining = f"; {counted(left, 'step')} left" if plan.done_steps else ""
     yield f"  on {device}, {memory_of(plan)}; {time_of(plan)}{remaining}; to {plan.folder}"
+
+
+def phase_lines(plan: RunPlan) -> Iterator[Line]:
+    """Show the phases of a run, each with the settings that differ from the whole."""
+    for phase, steps, cost in plan.phases:
+        settings = [] if phase.size is None else [f"{phase.size} px"]
+        if phase.patches < 1:
+            settings.append(f"{phase.patches:.0%} of the patches")
+        if phase.hardest < 1:
+            settings.append(f"backward on the hardest {phase.hardest:.0%}")
+        described = ", ".join(settings) or "whole images"
+        yield f"  until {phase.until:.0%}: {described}; {counted(steps, 'step')}, each {cost:.2f} of a whole one"
 
 
 def time_of(plan: RunPlan) -> str:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from vitrine.data.auditing.issues import Issue
 from vitrine.data.auditing.survey import ImageSurvey
 from vitrine.data.decoding.annotation import IGNORED, Annotation
+from vitrine.data.decoding.mask_planes import mask_areas
 from vitrine.data.sources.source import Source
 from vitrine.errors import VitrineError
 from vitrine.runtime.progress import track
@@ -34,16 +35,16 @@ class AnnotationSurvey:
 def survey_annotations(
     source: Source, survey: ImageSurvey, *, num_workers: int, what: str
 ) -> AnnotationSurvey:
-    """Read the mask or the boxes of every picture of a split once."""
+    """Read the mask or the objects of every picture of a split once."""
     K = len(source.classes)
-    problems_of = mask_problems if source.task == "masks" else box_problems
+    problems_of = PROBLEMS_OF[source.task]
 
     def read(index: int) -> tuple[NDArray[np.int64], list[Issue]]:
         none, name = np.zeros(K, dtype=np.int64), source.name(index)
         try:
             annotation = source.annotation(index)
         except VitrineError as error:
-            problem = "unreadable mask" if source.task == "masks" else "unreadable boxes"
+            problem = "unreadable boxes" if source.task == "boxes" else "unreadable mask"
             return none, [Issue(name, problem, str(error).removeprefix(printable(name)).strip())]
         is_readable = survey.kind_of[index] >= 0
         size = (int(survey.sizes[index, 0]), int(survey.sizes[index, 1])) if is_readable else annotation.size
@@ -72,7 +73,7 @@ def unseen_class_issues(
         for split, survey in surveys.items():
             if survey.counts[number] == 0:
                 problem = "empty class" if split == first else "missing class"
-                what = "mask" if splits[split].task == "masks" else "box"
+                what = "box" if splits[split].task == "boxes" else "mask"
                 yield Issue(name, problem, f"no {what} of {split} has the class {printable(name)}")
 
 
@@ -112,6 +113,25 @@ def box_problems(
     return present, problems
 
 
+def instance_problems(
+    annotation: Annotation, size: tuple[int, int], *, num_classes: int
+) -> tuple[NDArray[np.int64], list[tuple[str, str]]]:
+    """Return which classes have masks of objects in a picture (K,), and problems of boxes and of masks."""
+    assert annotation.planes is not None
+    present, problems = box_problems(annotation, size, num_classes=num_classes)
+    if annotation.size != size:
+        return present, problems
+    areas = mask_areas(annotation.planes, len(annotation.labels))
+    # A box without an area is reported above.
+    is_empty = (areas == 0) & (np.ptp(annotation.boxes.reshape(-1, 2, 2), axis=1) > 0).all(axis=1)
+    if is_empty.any():
+        count = "1 outline" if is_empty.sum() == 1 else f"{int(is_empty.sum()):,} outlines"
+        problems.append(("empty outline", f"has {count} without a pixel inside the picture"))
+    present[:] = 0
+    present[annotation.labels[areas > 0]] = 1
+    return present, problems
+
+
 def boxes_text(count: int) -> str:
     """Return `1 box`, `2 boxes`."""
     return "1 box" if count == 1 else f"{count:,} boxes"
@@ -131,3 +151,6 @@ def mask_problems(
             ("empty mask", "has only ignored pixels: nothing can be learned from it")
         ]
     return present.astype(np.int64), []
+
+
+PROBLEMS_OF = {"masks": mask_problems, "boxes": box_problems, "instances": instance_problems}

@@ -1,6 +1,6 @@
-"""The labels of a picture: a class per pixel, or boxes with classes. All of it in pixels of the upright picture.
+"""The labels of a picture: a class per pixel, or objects with boxes or masks. In pixels of the upright picture.
 
-Shapes: H rows and W columns of pixels, M objects.
+Shapes: H rows and W columns of pixels, M objects, P = ceil(M / 8) planes of bits.
 """
 
 from dataclasses import dataclass, field
@@ -9,9 +9,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-DataTask: TypeAlias = Literal["classes", "masks", "boxes"]
-"""The kind of labels in a data set: classes of whole pictures, masks of pixels, or boxes of objects."""
+DataTask: TypeAlias = Literal["classes", "masks", "boxes", "instances"]
+"""The kind of labels in a data set: classes of whole pictures or of pixels, boxes of objects, or masks of objects."""
 Map: TypeAlias = NDArray[np.uint8]
+Planes: TypeAlias = NDArray[np.uint8]
 
 # The value of pixels that belong to no class and count nowhere.
 IGNORED = 255
@@ -49,3 +50,7 @@ class Annotation:
     """Whether an object counts neither as found nor as missed (M,): COCO's crowds, VOC's difficult objects."""
     areas: NDArray[np.float32] | None = None
     """The area of each object in pixels (M,), where it is not that of its box."""
+    planes: Planes | None = None
+    """The mask of object i as bit i % 8 of plane i // 8 (P, H, W), where objects have masks; they may overlap."""
+    is_void: NDArray[np.bool_] | None = None
+    """Pixels that count nowhere (H, W), beside masks of objects: VOC's borders. None where all pixels count."""

@@ -11,8 +11,8 @@ from vitrine.errors import DataError
 from vitrine.spelling import printable
 
 Box = tuple[float, float, float, float]
-# A class and a box; or a class and the corners of a polygon.
-BOX_NUMBERS, LEAST_CORNERS = 5, 3
+# Behind the class: a box, or the corners of a polygon.
+BOX_NUMBERS, LEAST_CORNERS = 4, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,16 @@ class XmlObject:
     name: str
     box: Box
     is_difficult: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YoloObject:
+    """One line of a YOLO file."""
+
+    label: int
+    box: Box
+    corners: tuple[float, ...]
+    """x, y, x, y... of a polygon; empty for an object that has only a box."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +70,7 @@ def read_voc_xml(data: bytes, *, name: str) -> XmlFile:
     return XmlFile(size=size, objects=tuple(objects))
 
 
-def read_yolo_text(text: str, *, name: str) -> list[tuple[int, Box]]:
+def read_yolo_text(text: str, *, name: str) -> list[YoloObject]:
     """Read one object per line: class, centre and size as shares of the picture; or class and a polygon's corners."""
     objects = []
     for place, line in enumerate(text.splitlines(), start=1):
@@ -70,17 +80,19 @@ def read_yolo_text(text: str, *, name: str) -> list[tuple[int, Box]]:
         label, *numbers = (_number(word, where=where) for word in line.split())
         if label < 0 or label != int(label):
             raise DataError(f"{printable(where)} begins with {label:g}; it must be the number of a class")
-        if len(numbers) == BOX_NUMBERS - 1:
+        if len(numbers) == BOX_NUMBERS:
             x, y, width, height = numbers
+            corners: tuple[float, ...] = ()
             box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
         elif len(numbers) >= 2 * LEAST_CORNERS and len(numbers) % 2 == 0:
+            corners = tuple(numbers)
             box = (min(numbers[::2]), min(numbers[1::2]), max(numbers[::2]), max(numbers[1::2]))
         else:
             raise DataError(
                 f"{printable(where)} has {1 + len(numbers)} numbers; write class x y width height, or class and the "
                 "corners of a polygon"
             )
-        objects.append((int(label), box))
+        objects.append(YoloObject(label=int(label), box=box, corners=corners))
     return objects
 
 

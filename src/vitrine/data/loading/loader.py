@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from vitrine.data.loading.device_workers import DeviceWorkers, rows_on_device
 from vitrine.data.loading.filling import Failures, Notes, Task, fill, one_thread
 from vitrine.data.loading.nvjpeg import Rendered
-from vitrine.data.loading.order import Rows, check_batch, evaluation_rows, training_rows
+from vitrine.data.loading.order import Rows, check_batch, evaluation_rows, training_rows, view_numbers
 from vitrine.data.loading.workers import Ticket, WorkerKind, start_workers
 from vitrine.data.preparing.annotated_view import AnyView
 from vitrine.data.preparing.training_view import Numbers
-from vitrine.data.randomness import uniforms
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError
 from vitrine.runtime.devices import copy_to_device
@@ -59,7 +58,7 @@ class Loader:
 
     `batch_size` counts all processes together. `device_share` is the fraction of rows, from 0 to 1, that a CUDA
     device decodes by nvJPEG; their pixels differ from those of the workers by a few levels. `repeats` is how often a
-    training batch holds each of its images.
+    training batch holds each of its images. With `alternates_flip`, an image is flipped in every other epoch.
     """
 
     def __init__(
@@ -78,6 +77,7 @@ class Loader:
         keep_going: bool = False,
         device_share: float = 0.0,
         repeats: int = 1,
+        alternates_flip: bool = False,
         wants_digests: bool = False,
     ) -> None:
         if prefetch_batches < 1:
@@ -92,7 +92,8 @@ class Loader:
         self.device = torch.device(device)
         self.keep_going = keep_going
         self.prefetch_batches = prefetch_batches
-        self.device_share, self.repeats, self.wants_digests = device_share, repeats, wants_digests
+        self.device_share, self.wants_digests = device_share, wants_digests
+        self.repeats, self.alternates_flip = repeats, alternates_flip
         self._has_warned = False
         # Before the workers: it may raise an error, and processes would have been started for nothing.
         self._device_workers = DeviceWorkers(source, view, device=self.device) if device_share else None
@@ -177,12 +178,8 @@ class Loader:
     def _start(self, rows: Rows) -> "_Pending":
         numbers = None
         if self.view.num_uniforms:
-            numbers = uniforms(
-                self.seed,
-                stream="view",
-                epochs=rows.epochs,
-                positions=rows.positions,
-                count=self.view.num_uniforms,
+            numbers = view_numbers(
+                rows, seed=self.seed, count=self.view.num_uniforms, alternates_flip=self.alternates_flip
             )
         return _Pending(self, rows, numbers)
 

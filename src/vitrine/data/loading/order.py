@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.randomness import random_words
+from vitrine.data.randomness import random_words, uniforms
 from vitrine.errors import ConfigError
 
 Indices = NDArray[np.int64]
@@ -73,6 +73,19 @@ def training_rows(
         indices[rows] = index_at(image_positions[rows], epoch=int(epoch), seed=seed, length=length)
     epochs, positions = np.divmod(step * batch_size + row, length)
     return Rows(step, indices, epochs, positions)
+
+
+def view_numbers(rows: Rows, *, seed: int, count: int, alternates_flip: bool) -> NDArray[np.float64]:
+    """Draw the numbers of a view, (B, count): the first below a half flips the image.
+
+    With `alternates_flip`, an image is flipped in every other epoch; the seed decides which images begin flipped.
+    """
+    numbers = uniforms(seed, stream="view", epochs=rows.epochs, positions=rows.positions, count=count)
+    if alternates_flip:
+        words = random_words(seed, stream="flip", epochs=0, positions=rows.indices, count=1)[:, 0]
+        is_flipped = (words.astype(np.int64) + rows.epochs) % 2 == 1
+        numbers[:, 0] = np.where(is_flipped, 0.0, 0.5)
+    return numbers
 
 
 def evaluation_rows(*, length: int, batch_size: int, rank: int = 0, world_size: int = 1) -> list[Rows]:

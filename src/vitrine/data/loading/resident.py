@@ -11,9 +11,8 @@ import torch
 from torch.nn import functional as F
 
 from vitrine.data.loading.loader import Batch
-from vitrine.data.loading.order import Rows, check_batch, training_rows
+from vitrine.data.loading.order import Rows, check_batch, training_rows, view_numbers
 from vitrine.data.preparing.training_view import TrainView
-from vitrine.data.randomness import uniforms
 from vitrine.data.sources.in_memory import ArraySource
 from vitrine.data.sources.source import Source, Subset
 from vitrine.runtime.threads import in_order
@@ -55,12 +54,13 @@ class ResidentLoader:
         world_size: int = 1,
         device: torch.device | str = "cpu",
         repeats: int = 1,
+        alternates_flip: bool = False,
     ) -> None:
         check_batch(batch_size, rank=rank, world_size=world_size)
         assert can_reside(source, view)
         self.source, self.view, self.device = source, view, torch.device(device)
         self.batch_size, self.seed, self.rank, self.world_size = batch_size, seed, rank, world_size
-        self.repeats = repeats
+        self.repeats, self.alternates_flip = repeats, alternates_flip
         array = pixels_of(source)
         assert array is not None
         chosen = array[np.asarray(source.indices)] if isinstance(source, Subset) else array
@@ -90,8 +90,8 @@ class ResidentLoader:
             world_size=self.world_size,
             repeats=self.repeats,
         )
-        numbers = uniforms(
-            self.seed, stream="view", epochs=rows.epochs, positions=rows.positions, count=_NUM_UNIFORMS
+        numbers = view_numbers(
+            rows, seed=self.seed, count=_NUM_UNIFORMS, alternates_flip=self.alternates_flip
         )
         flip = (numbers[:, 0] < 0.5) & self.view.flip
         corner = (numbers[:, 1:] * (2 * np.array(self.pad) + 1)).astype(np.int64)

@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from vitrine.data.decoding.annotation import Annotation
-from vitrine.data.decoding.decode import decode
 from vitrine.data.decoding.image_file import Pixels
-from vitrine.data.preparing.mask_view import PADDING, require_same_size
-from vitrine.data.preparing.placement import NUM_UNIFORMS, Placement, draw_placement
-from vitrine.data.preparing.preprocess import planes
+from vitrine.data.preparing.mask_view import place_picture
+from vitrine.data.preparing.placement import NUM_UNIFORMS, Placement
 from vitrine.data.preparing.training_view import Numbers
 from vitrine.errors import ConfigError, ImageError, TryOption
 from vitrine.spelling import printable
@@ -86,24 +84,24 @@ class BoxView:
         out: torch.Tensor,
     ) -> None:
         """Decode a picture and write its crop and the boxes in it into `out`, (C + P, H, W) uint8."""
-        assert numbers is not None
-        pixels = decode(data, name=name, channels=self.image_channels)
-        require_same_size(pixels, annotation, name=name)
-        height, width = pixels.shape[:2]
-        placed = draw_placement(numbers, height, width, size=self.size, scale=self.scale, flip=self.flip)
-        rows, columns = placed.size
-        if placed.size != tuple(self.size):
-            out[: self.image_channels].fill_(PADDING)
-        out[: self.image_channels, :rows, :columns] = placed.of_pixels(planes(pixels, self.image_channels))
+        placed = place_picture(
+            data, annotation, name=name, numbers=numbers, out=out[: self.image_channels], scale=self.scale,
+            flip=self.flip,
+        )  # fmt: skip
         table = rows_of(annotation, placed)
-        if len(table) > self.most_objects:
-            raise ImageError(
-                f"{printable(name)} has {len(table)} objects, more than objective.most_objects={self.most_objects}",
-                advice=[TryOption("set", "to train on all of them", f"objective.most_objects={len(table)}")],
-            )
+        require_places(len(table), self.most_objects, name=name)
         stored = np.zeros((self.num_planes, *self.size), dtype=np.uint8)
         stored.reshape(-1)[: table.nbytes] = np.frombuffer(table.tobytes(), dtype=np.uint8)
         out[self.image_channels :] = torch.from_numpy(stored)
+
+
+def require_places(count: int, most_objects: int, *, name: str) -> None:
+    """Refuse a picture with more objects than a view has places for."""
+    if count > most_objects:
+        raise ImageError(
+            f"{printable(name)} has {count} objects, more than objective.most_objects={most_objects}",
+            advice=[TryOption("set", "to train on all of them", f"objective.most_objects={count}")],
+        )
 
 
 def rows_of(annotation: Annotation, placed: Placement) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Convert the preprocess record to Hugging Face's preprocessor_config.json, and back."""
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +13,11 @@ _NUMBERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 _NAMES = {number: name for name, number in _NUMBERS.items()}
 
 
-def to_hf(preprocess: Preprocess) -> dict[str, Any]:
-    """Write preprocessor_config.json; ViT's processor only resizes, so a centre crop needs BiT's."""
+def to_hf(preprocess: Preprocess, *, at_native_aspect: bool = False) -> dict[str, Any]:
+    """Write preprocessor_config.json; ViT's processor only resizes, so a centre crop needs BiT's.
+
+    Only SigLIP 2's processor keeps the aspect ratio, and only its NaFlex models take what it returns.
+    """
     height, width = preprocess.size
     config: dict[str, Any] = {
         "do_convert_rgb": True,
@@ -24,6 +29,12 @@ def to_hf(preprocess: Preprocess) -> dict[str, Any]:
         "resample": _NUMBERS[preprocess.interpolation],
         "rescale_factor": 1 / 255,
     }
+    if at_native_aspect and preprocess.max_patches is not None and preprocess.patch is not None:
+        return config | {
+            "image_processor_type": "Siglip2ImageProcessor",
+            "patch_size": preprocess.patch[0],
+            "max_num_patches": preprocess.max_patches,
+        }
     if preprocess.rule == "squash" and preprocess.resize_size == preprocess.size:
         size = {"height": height, "width": width}
         return config | {"image_processor_type": "ViTImageProcessor", "size": size}
@@ -46,8 +57,15 @@ def to_hf(preprocess: Preprocess) -> dict[str, Any]:
 
 
 def from_hf(config: Mapping[str, Any]) -> Preprocess:
-    """Read preprocessor_config.json of ViT's, DeiT's, BiT's and CLIP's processors."""
-
+    """Read preprocessor_config.json of ViT's, DeiT's, BiT's, CLIP's and SigLIP's processors."""
+    if "max_num_patches" in config:
+        patch, most = int(config.get("patch_size", 16)), int(config["max_num_patches"])
+        config = {**config, "size": math.isqrt(most) * patch}
+        return dataclasses.replace(
+            from_hf({name: value for name, value in config.items() if name != "max_num_patches"}),
+            max_patches=most,
+            patch=(patch, patch),
+        )
     size = _sides(config.get("size", 224))
     has_crop = bool(config.get("do_center_crop")) and "crop_size" in config
     crop = _sides(config["crop_size"]) if has_crop else size

@@ -8,7 +8,7 @@ import torch
 from vitrine.data.decoding.annotation import IGNORED, Annotation
 from vitrine.data.decoding.decode import decode
 from vitrine.data.decoding.image_file import Pixels
-from vitrine.data.preparing.placement import NUM_UNIFORMS, draw_placement
+from vitrine.data.preparing.placement import NUM_UNIFORMS, Placement, draw_placement
 from vitrine.data.preparing.preprocess import planes
 from vitrine.data.preparing.training_view import Numbers
 from vitrine.errors import ConfigError, ImageError
@@ -53,18 +53,36 @@ class MaskView:
         out: torch.Tensor,
     ) -> None:
         """Decode a picture and write its crop and that of its mask into `out`, (C + 1, H, W) uint8."""
-        assert numbers is not None
         assert annotation.classes is not None
-        pixels = decode(data, name=name, channels=self.image_channels)
-        require_same_size(pixels, annotation, name=name)
-        height, width = pixels.shape[:2]
-        placed = draw_placement(numbers, height, width, size=self.size, scale=self.scale, flip=self.flip)
+        placed = place_picture(
+            data, annotation, name=name, numbers=numbers, out=out[:-1], scale=self.scale, flip=self.flip
+        )
         rows, columns = placed.size
-        if placed.size != tuple(self.size):
-            out[:-1].fill_(PADDING)
-            out[-1].fill_(IGNORED)
-        out[:-1, :rows, :columns] = placed.of_pixels(planes(pixels, self.image_channels))
+        out[-1].fill_(IGNORED)
         out[-1, :rows, :columns] = torch.from_numpy(np.ascontiguousarray(placed.of_map(annotation.classes)))
+
+
+def place_picture(
+    data: bytes | Pixels,
+    annotation: Annotation,
+    *,
+    name: str,
+    numbers: Numbers | None,
+    out: torch.Tensor,
+    scale: tuple[float, float],
+    flip: bool,
+) -> Placement:
+    """Decode a picture, draw its crop and write it into `out` (C, H, W) uint8; return where it was cut."""
+    assert numbers is not None
+    pixels = decode(data, name=name, channels=out.shape[0])
+    require_same_size(pixels, annotation, name=name)
+    size = (out.shape[1], out.shape[2])
+    placed = draw_placement(numbers, *pixels.shape[:2], size=size, scale=scale, flip=flip)
+    rows, columns = placed.size
+    if placed.size != size:
+        out.fill_(PADDING)
+    out[:, :rows, :columns] = placed.of_pixels(planes(pixels, out.shape[0]))
+    return placed
 
 
 def require_same_size(pixels: Pixels, annotation: Annotation, *, name: str) -> None:

@@ -31,13 +31,13 @@ class Placement:
         return view.flip(-1) if self.is_flipped else view
 
     def of_map(self, values: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Cut, resize and flip a map (H, W); each pixel of the view has the value at its centre."""
+        """Cut, resize and flip a map (..., H, W); each pixel of the view has the value at its centre."""
         (top, left, height, width), (rows, columns) = self.box, self.size
         down = top + (2 * np.arange(rows) + 1) * height // (2 * rows)
         across = left + (2 * np.arange(columns) + 1) * width // (2 * columns)
         if self.is_flipped:
             across = across[::-1]
-        view: NDArray[np.uint8] = values[down[:, None], across[None, :]]
+        view: NDArray[np.uint8] = values[..., down[:, None], across[None, :]]
         return view
 
     def of_boxes(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -4,11 +4,12 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitrine.data.decoding.annotation import Annotation
+from vitrine.data.decoding.annotation import Annotation, DataTask
 from vitrine.data.decoding.box_files import Box
 from vitrine.data.decoding.image_file import read_facts
 from vitrine.data.sources.file_list import FileList, Strings
@@ -25,16 +26,28 @@ class Objects:
     is_ignored: list[bool] = field(default_factory=list)
     areas: list[float] = field(default_factory=list)
     """Empty where the area of an object is that of its box."""
+    outlines: list[Any] = field(default_factory=list)
+    """Polygons or runs of each object, in sets of outlines."""
     sizes: list[tuple[int, int]] = field(default_factory=list)
     """Height and width of each picture as its labels state them; (0, 0) where they do not."""
 
-    def add(self, box: Box, label: int, *, is_ignored: bool = False, area: float | None = None) -> None:
+    def add(
+        self,
+        box: Box,
+        label: int,
+        *,
+        is_ignored: bool = False,
+        area: float | None = None,
+        outline: Any = None,
+    ) -> None:
         """Add an object of the current picture."""
         self.boxes.append(box)
         self.labels.append(label)
         self.is_ignored.append(is_ignored)
         if area is not None:
             self.areas.append(area)
+        if outline is not None:
+            self.outlines.append(outline)
 
     def end_picture(self, size: tuple[int, int] = (0, 0)) -> None:
         """Finish the current picture."""
@@ -45,7 +58,7 @@ class Objects:
 class BoxList(FileList):
     """Pictures by path relative to `base`, and their objects in the same order."""
 
-    task = "boxes"
+    task: DataTask = "boxes"
     has_fixed_classes = True
 
     def __init__(

@@ -1,5 +1,7 @@
 """COCO's JSON: a file of annotations, or a folder with one per split, as COCO, CVAT and Roboflow lay it out."""
 
+import mmap
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +11,7 @@ from vitrine.data.decoding.box_files import Box
 from vitrine.data.decoding.coco_file import is_number, read_annotations
 from vitrine.data.sources.box_list import BoxList, Objects
 from vitrine.data.sources.file_list import require_inside
+from vitrine.data.sources.outline_list import OutlineList, no_outline
 from vitrine.data.sources.source import ALL, SPLIT_NAMES, Source
 from vitrine.errors import DataError
 from vitrine.runtime.progress import notice
@@ -21,6 +24,8 @@ PATTERNS = (
 )  # fmt: skip
 UNSURE_PATTERNS = ("annotations.json", "annotations/*.json")
 KEYS = (b'"images"', b'"categories"', b'"annotations"')
+# The first outline of a file: polygons or runs; the list is empty where there is only a box.
+OUTLINE = re.compile(rb'"segmentation"\s*:\s*(\[\s*\[|\{|\[\s*\])')
 # This many file names are looked for to decide which folder has the pictures.
 LOOKED_AT = 20
 
@@ -39,7 +44,18 @@ def files_in(root: Path) -> list[Path]:
     return [file for file in unsure if (data := file.read_bytes()) and all(key in data for key in KEYS)]
 
 
-def open_all(path: Path, address: str) -> dict[str, Source]:
+def has_outlines(path: Path) -> bool:
+    """Whether the first object of a file, or of a folder's files, that may have an outline has one."""
+    for file in [path] if path.is_file() else files_in(path):
+        if file.stat().st_size:
+            with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                first = OUTLINE.search(data)
+                if first is not None:
+                    return not first[1].endswith(b"]")
+    return False
+
+
+def open_all(path: Path, address: str, *, as_outlines: bool = False) -> dict[str, Source]:
     """Open a file as one set, or each file of a folder as the split of its name."""
     files = {ALL: path} if path.is_file() else by_split(files_in(path), root=path)
     values = {split: read_annotations(file) for split, file in files.items()}
@@ -53,7 +69,9 @@ def open_all(path: Path, address: str) -> dict[str, Source]:
     if not classes:
         raise DataError(f"{printable(str(path))} has no categories")
     return {
-        split: _opened(files[split], values[split], number, classes=classes, address=address)
+        split: _opened(
+            files[split], values[split], number, classes=classes, address=address, as_outlines=as_outlines
+        )
         for split in ("train", "val", "test", ALL)
         if split in files
     }
@@ -101,6 +119,7 @@ def _opened(
     *,
     classes: tuple[str, ...],
     address: str,
+    as_outlines: bool,
 ) -> BoxList:
     pictures = values["images"]
     names = [str(one.get("file_name", "")) for one in pictures]
@@ -133,10 +152,16 @@ def _opened(
             left, top, width, height = (float(side) for side in one["bbox"])
             box: Box = (left, top, left + width, top + height)
             area = float(one["area"]) if is_number(one.get("area")) else width * height
-            objects.add(box, number[one["category_id"]], is_ignored=bool(one.get("iscrowd", 0)), area=area)
+            if as_outlines and not one.get("segmentation"):
+                raise no_outline(f"{printable(str(file))}: an object of {printable(name)}")
+            objects.add(
+                box, number[one["category_id"]], is_ignored=bool(one.get("iscrowd", 0)), area=area,
+                outline=one["segmentation"] if as_outlines else None,
+            )  # fmt: skip
         sides = picture.get("height"), picture.get("width")
         objects.end_picture((int(sides[0]), int(sides[1])) if all(map(is_number, sides)) else (0, 0))
-    return BoxList(base, kept, objects, classes=classes, address=address)
+    kind = OutlineList if as_outlines else BoxList
+    return kind(base, kept, objects, classes=classes, address=address)
 
 
 def _named(values: Mapping[str, Any]) -> list[tuple[int, str]]:

@@ -20,6 +20,7 @@ from vitrine.data.sources import (
     generated,
     hub,
     idx,
+    instance_sets,
     manifest,
     mask_sets,
     parquet,
@@ -57,6 +58,7 @@ _KINDS: dict[str, Kind] = {
     "generated": generated,
     "hub": hub,
     "masks": mask_sets,
+    "instances": instance_sets,
     "boxes": box_sets,
     "builtin": BuiltInSets(lambda folder: open_kind(folder)),  # noqa: PLW0108 (defined below)
     "remote_files": remote_files,

@@ -1,13 +1,17 @@
-"""YOLO's text files: `images/` beside `labels/`, or both in a folder per split; classes by `data.yaml` or a list."""
+"""YOLO's text files: `images/` beside `labels/`, or both in a folder per split; classes by `data.yaml` or a list.
+
+A line has a box, or the corners of a polygon.
+"""
 
 from pathlib import Path
 from typing import Any
 
-from vitrine.data.decoding.box_files import Box, read_yolo_text
+from vitrine.data.decoding.box_files import BOX_NUMBERS, YoloObject, read_yolo_text
 from vitrine.data.decoding.decode import read_file
 from vitrine.data.sources.box_list import BoxList, Objects
 from vitrine.data.sources.class_folders import find_splits
 from vitrine.data.sources.folder_walk import list_images, subfolders
+from vitrine.data.sources.outline_list import OutlineList, no_outline
 from vitrine.data.sources.source import ALL, Source
 from vitrine.errors import DataError
 from vitrine.runtime.progress import notice, track
@@ -41,23 +45,36 @@ def places_in(root: Path) -> dict[str, tuple[str, str]]:
     return pairs if any(is_filled) else {}
 
 
-def open_all(root: Path, address: str) -> dict[str, Source]:
+def has_outlines(root: Path) -> bool:
+    """Whether the first object of a folder has a polygon."""
+    for _, labels in places_in(root).values():
+        for file in sorted((root / labels).rglob("*.txt")):
+            if file.name != "classes.txt" and (
+                text := file.read_text(encoding="utf-8", errors="replace").strip()
+            ):
+                return len(text.splitlines()[0].split()) > 1 + BOX_NUMBERS
+    return False
+
+
+def open_all(root: Path, address: str, *, as_outlines: bool = False) -> dict[str, Source]:
     """Open the splits; a picture without a text file has no objects."""
     read = {
         split: _read(root, pictures, labels, split=split)
         for split, (pictures, labels) in places_in(root).items()
     }
-    highest = max((label for _, files in read.values() for file in files for label, _ in file), default=-1)
+    highest = max((one.label for _, files in read.values() for file in files for one in file), default=-1)
     classes = _classes(root, highest)
+    kind = OutlineList if as_outlines else BoxList
     return {
-        split: BoxList(root, paths, _objects(files), classes=classes, address=address, is_relative=True)
+        split: kind(
+            root, paths, _objects(paths, files, as_outlines=as_outlines), classes=classes, address=address,
+            is_relative=True,
+        )
         for split, (paths, files) in read.items()
-    }
+    }  # fmt: skip
 
 
-def _read(
-    root: Path, pictures: str, labels: str, *, split: str
-) -> tuple[list[str], list[list[tuple[int, Box]]]]:
+def _read(root: Path, pictures: str, labels: str, *, split: str) -> tuple[list[str], list[list[YoloObject]]]:
     """Return the pictures of a split, and their objects."""
     names = sorted(list_images(root / pictures))
     if not names:
@@ -67,7 +84,7 @@ def _read(
         file = root / labels / f"{name.rpartition('.')[0]}.txt"
         if not file.is_file():
             num_without += 1
-            files.append(list[tuple[int, Box]]())
+            files.append(list[YoloObject]())
             continue
         text = read_file(str(file)).decode("utf-8", "replace")
         files.append(read_yolo_text(text, name=str(file.relative_to(root))))
@@ -115,10 +132,12 @@ def _enough(names: list[str], highest: int, *, where: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _objects(files: list[list[tuple[int, Box]]]) -> Objects:
+def _objects(paths: list[str], files: list[list[YoloObject]], *, as_outlines: bool) -> Objects:
     objects = Objects()
-    for file in files:
-        for label, box in file:
-            objects.add(box, label)
+    for path, file in zip(paths, files, strict=True):
+        for one in file:
+            if as_outlines and not one.corners:
+                raise no_outline(f"an object of {printable(path)}")
+            objects.add(one.box, one.label, outline=one.corners if as_outlines else None)
         objects.end_picture()
     return objects

@@ -9,14 +9,13 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from statistics import fmean
 
 from vitrine.data.augmenting.augment import Augment
 from vitrine.models.cost import cost_of
 from vitrine.objectives import DistillationObjective
 from vitrine.recipes.recipe import Recipe
 from vitrine.reports.charts import Chart, Point
-from vitrine.spelling import counted
+from vitrine.studies.arms import LONGER, SUFFIX
 from vitrine.studies.descendant_models import METHODS, PLAIN, TAUGHT, model_of, plain
 from vitrine.studies.record import Role, Run, Setup, Study
 from vitrine.studies.results import Result, Results, point_of, points_by
@@ -28,8 +27,6 @@ LEAST_EPOCHS = 60
 # Candidates for the learning rate, as factors on the scale's, in runs this much shorter.
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 SEARCH_SHARE = 1 / 3
-# The check of convergence: the plain ViT, trained this much longer, should not improve.
-LONGER, MOST_GAIN = 2, 0.005
 # The same for all methods: sixty passes over about ten thousand images need it.
 AUGMENT = Augment(mixup=0.2, cutmix=1.0, label_smoothing=0.1)
 # A step of the student is a forward and two backward passes; the teacher adds a forward pass.
@@ -45,7 +42,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
         listed.append(run_of(setup, name, teacher, group=slug(name), rate=rate, needs_rate=name))
     listed.append(
         run_of(
-            setup, PLAIN, teacher, group=f"{slug(PLAIN)}-longer", rate=setup.rates.get(PLAIN, setup.scale.lr),
+            setup, PLAIN, teacher, group=f"{slug(PLAIN)}{SUFFIX}", rate=setup.rates.get(PLAIN, setup.scale.lr),
             needs_rate=PLAIN, role="check", share=LONGER,
         )
     )  # fmt: skip
@@ -149,19 +146,6 @@ def is_edge(result: Result) -> bool:
     return f"{result.settings['rate']:g}" in str(result.settings["tried"]).split(" to ")
 
 
-def remarks(results: Results) -> list[str]:
-    """State whether the plain ViT gains from more training."""
-    longer = [result for result in results.all if result.role == "check"]
-    if not longer:
-        return ["Whether longer training changes the result was not measured."]
-    if not (base := results.values(method=PLAIN)):
-        return []
-    gain = fmean(result.measures["accuracy"] for result in longer) - fmean(base)
-    word = "not converged" if gain > MOST_GAIN else "overfits" if gain < -MOST_GAIN else "converged"
-    seeds = counted(len(longer), "seed")
-    return [f"The plain ViT with {LONGER} times the steps ({seeds}): {100 * gain:+.2f} points ({word})."]
-
-
 def charts(results: Results) -> list[Chart]:
     """Show every method, and the accuracy on held-out images of every rate that was tried."""
     shown = [
@@ -200,7 +184,6 @@ STUDY = Study(
     "sentence is contradicted; otherwise it is open, as it is where a best rate is at the edge of its grid.",
     runs=runs,
     search=search,
-    remarks=remarks,
     findings=findings,
     charts=charts,
     seeds=3,

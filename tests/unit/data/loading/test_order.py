@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrine.data.loading.order import evaluation_rows, index_at, training_rows
+from vitrine.data.loading.order import evaluation_rows, index_at, training_rows, view_numbers
 from vitrine.data.randomness import BETA_UNIFORMS, beta_from_uniforms, philox, uniforms
 from vitrine.errors import ConfigError
 
@@ -104,3 +104,32 @@ def test_beta_draws_have_the_mean_and_variance_of_beta(alpha):
     # Standard error of the mean is below 0.0033; four of them.
     assert abs(draws.mean() - 0.5) < 0.014
     assert abs(draws.var() / variance - 1) < 0.05
+
+
+def flips_of(steps, *, seed=3, length=100, batch_size=20):
+    """Return whether each image is flipped in each epoch, (epochs, images), from the batches of these steps."""
+    flips = np.full((max(steps) * batch_size // length + 1, length), -1)
+    for step in steps:
+        rows = training_rows(step, length=length, batch_size=batch_size, seed=seed)
+        numbers = view_numbers(rows, seed=seed, count=3, alternates_flip=True)
+        flips[rows.epochs, rows.indices] = numbers[:, 0] < 0.5
+    return flips
+
+
+def test_an_image_is_flipped_in_every_other_epoch():
+    flips = flips_of(range(30))
+    assert np.array_equal(flips[2:], flips[:-2]) and np.array_equal(flips[1:], 1 - flips[:-1])
+    # Which images begin flipped is drawn by the seed: binomial with mean 50 and deviation 5.
+    assert 25 < flips[0].sum() < 75 and not np.array_equal(flips[0], flips_of(range(5), seed=4)[0])
+
+
+def test_a_resumed_run_flips_the_same_images():
+    assert np.array_equal(flips_of(range(17, 25))[4], flips_of(range(25))[4])
+
+
+def test_alternating_flips_leave_the_crops_as_they_were():
+    rows = training_rows(5, length=100, batch_size=20, seed=3)
+    at_random, alternating = (
+        view_numbers(rows, seed=3, count=9, alternates_flip=alternates) for alternates in (False, True)
+    )
+    assert np.array_equal(at_random[:, 1:], alternating[:, 1:])

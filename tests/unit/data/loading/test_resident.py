@@ -20,11 +20,12 @@ def small_set(count: int = 37) -> ArraySource:
 
 @pytest.mark.parametrize("crop", ["padded", "none"])
 @pytest.mark.parametrize("is_part", [False, True])
-def test_resident_batches_equal_those_of_the_loader(crop: str, is_part: bool) -> None:
+@pytest.mark.parametrize("alternates_flip", [False, True])
+def test_resident_batches_equal_those_of_the_loader(crop: str, is_part: bool, alternates_flip: bool) -> None:
     source = Subset(small_set(), [5, 3, 8, 30, 11, 2, 9]) if is_part else small_set()
     view = TrainView(size=(16, 24), crop=crop)  # type: ignore[arg-type]
     assert can_reside(source, view)
-    options = {"batch_size": 6, "seed": 4, "rank": 1, "world_size": 2}
+    options = {"batch_size": 6, "seed": 4, "rank": 1, "world_size": 2, "alternates_flip": alternates_flip}
     theirs = Loader(source, view, num_workers=0, **options).training_batches(start_step=3, stop_step=9)  # type: ignore[arg-type]
     ours = ResidentLoader(source, view, **options).training_batches(start_step=3, stop_step=9)
     for left, right in zip(theirs, ours, strict=True):
@@ -61,6 +62,6 @@ def test_an_error_while_drawing_ahead_arrives_instead_of_a_wait_without_end(
     def no_memory(*_: object, **__: object) -> None:
         raise MemoryError("no pinned memory is left")
 
-    monkeypatch.setattr("vitrine.data.loading.resident.uniforms", no_memory)
+    monkeypatch.setattr("vitrine.data.loading.resident.view_numbers", no_memory)
     with pytest.raises(MemoryError, match="no pinned memory"):
         list(loader.training_batches(stop_step=3))

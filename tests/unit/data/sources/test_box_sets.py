@@ -69,7 +69,7 @@ def test_yolo_counts_a_picture_without_a_file_as_empty_and_reads_polygons(tmp_pa
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels" / "a.txt").write_text("1 0.25 0.5 0.75 0.5 0.5 1.0\n")
     with quiet():
-        source = open_splits(tmp_path, val_fraction=0)["train"]
+        source = open_splits(f"boxes:{tmp_path}", val_fraction=0)["train"]
     assert source.classes == ("class 0", "class 1")
     np.testing.assert_allclose(source.annotation(0).boxes, [[16, 24, 48, 48]])
     assert source.annotation(1).boxes.shape == (0, 4)
