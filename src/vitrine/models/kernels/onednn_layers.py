@@ -13,8 +13,8 @@ from vitrine.models.encoder import Mlp
 from vitrine.models.kernels.onednn import Linear, TanhGeluMlp
 from vitrine.models.touched import is_plain
 
-# With fewer values, finding oneDNN's kernel takes longer than the product saves.
-LEAST_VALUES = 2**17
+# In narrower layers, or with fewer values, finding oneDNN's kernel takes longer than the product saves.
+LEAST_WIDTH, LEAST_VALUES = 128, 2**17
 
 
 class OneDnnMlp(Mlp):
@@ -67,9 +67,9 @@ def use_onednn(model: nn.Module) -> nn.Module:
         return model
     for module in model.modules():
         # Only the class changes, so that parameters, their names and all references to them stay valid.
-        if type(module) is Mlp and module.dropout.rate == 0:
+        if type(module) is Mlp and module.dropout.rate == 0 and module.expand.in_features >= LEAST_WIDTH:
             module.__class__ = OneDnnMlp
-        elif type(module) is SelfAttention:
+        elif type(module) is SelfAttention and module.to_out.in_features >= LEAST_WIDTH:
             module.__class__ = OneDnnSelfAttention
     return model
 
