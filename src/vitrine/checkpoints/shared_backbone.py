@@ -136,5 +136,8 @@ def replace(model: nn.Module, name: str, tensor: Tensor) -> None:
     module = model.get_submodule(place) if getattr(model, place.partition(".")[0], None) is not None else None
     if module is None or (kind == "weight" and module.weight.shape != tensor.shape):
         module = nn.Linear(tensor.shape[-1], tensor.shape[0], device="meta")
-        model.set_submodule(place, module)
+        parent, _, child = place.rpartition(".")
+        setattr(
+            model.get_submodule(parent), child, module
+        )  # of a model without a head, the attribute is None
     setattr(module, kind, nn.Parameter(tensor, requires_grad=False))

@@ -135,6 +135,25 @@ def test_adapters_over_one_backbone_equal_merged_models_and_hold_its_weights_onc
     assert again.model is not opened[0].model and backbones.open(str(base)) is again
 
 
+def test_adapters_give_a_backbone_without_a_head_one_of_their_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    backbone = save(small_vit(num_classes=None), tmp_path / "backbone")
+    record = load(backbone).record
+    for number in range(2):
+        model = load(backbone, num_classes=3 + number).model
+        randomised(model.head)  # type: ignore[arg-type]
+        add_adapters(model, rank=2)
+        own = dataclasses.replace(record, config=model.config)
+        write_adapter(model, tmp_path / f"adapter{number}", base=str(backbone), record=own)
+    backbones = Backbones()
+    assert backbones.open(str(backbone)).model.head is None
+    for number in range(2):
+        one, merged = backbones.open(str(tmp_path / f"adapter{number}")), load(tmp_path / f"adapter{number}")
+        batch = images(merged.model)
+        assert logits(one.model, batch).shape[1] == 3 + number
+        torch.testing.assert_close(logits(one.model, batch), logits(merged.model, batch), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("change", ["image size", "patches"])
 def test_adapters_trained_at_another_input_shape_equal_merged_models_and_share_what_they_can(
     base: Path, tmp_path: Path, change: str
