@@ -57,6 +57,7 @@ def require_packable(config: object) -> None:
         (config.stem is None, "a stem"),
         (config.positions not in ("relative", "relative_bias", "peg"), f"positions {config.positions!r}"),
         (config.position_placement == "stem" or config.positions == "none", "positions in every layer"),
+        (config.attention == "global", f"{config.attention} attention"),
         (not config.attention_dropout, "attention_dropout"),
         (not config.activation_checkpointing, "activation_checkpointing"),
     ):

@@ -99,7 +99,9 @@ def block_cost(config: ViTConfig) -> tuple[int, int, int]:
     D, M, T, H = config.width, config.mlp_width, config.num_tokens, config.num_heads
     E = 2 * M if config.mlp == "swiglu" else M  # outputs of the MLP's first layer
     params = 4 * D * D + D * (E + M) + 5 * D + E + 2 * norm_params(config, D)
-    macs = T * (4 * D * D + D * (E + M)) + 2 * T * T * D
+    # Tokens with which each attends: all, or those of its line, in every other block of its row.
+    attended = sum(config.grid_size) / 2 if config.attention == "axial" else T
+    macs = T * (4 * D * D + D * (E + M)) + round(2 * T * attended * D)
     # Inputs of both norms and their outputs, q k v, the mixed values, what the activation keeps; softmax sums.
     kept_by_mlp = KEPT_BY_SWIGLU if config.mlp == "swiglu" else KEPT_BY_ACTIVATION[config.activation]
     kept = T * (8 * D + kept_by_mlp * M + H)

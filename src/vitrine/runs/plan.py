@@ -255,13 +255,13 @@ def require_disk_space(
     trained = num_trained(module)
     averages = weights if training.averages else 0
     checkpoint = FP32_BYTES * (weights + averages + num_states(training) * trained)
-    # The last one, the one before it, the best if there are evaluations, and the one that is being written.
-    count = 4 if has_best else 3
-    needed = count * checkpoint + FP32_BYTES * weights
+    # The last one, the one before it, and the one that is being written; the weights of the best, and the model.
+    count = 3
+    needed = count * checkpoint + (2 if has_best else 1) * FP32_BYTES * weights
     free = shutil.disk_usage(folder.path).free
     if free < needed:
         raise CheckpointError(
             f"{folder} has {size_in_words(free)} free and the run needs {size_in_words(needed)}: {count} checkpoints "
-            f"of {size_in_words(checkpoint)} (one is temporary) and the model; free some space",
+            f"of {size_in_words(checkpoint)} (one is temporary), and weights; free some space",
             advice=[TryOption("out", "to write elsewhere")],
         )

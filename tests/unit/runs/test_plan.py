@@ -115,7 +115,7 @@ def test_a_run_that_does_not_fit_on_the_disk_is_refused(
     run, folder = simple_run(), RunFolder(tmp_path)
     require_disk_space(run.start.model, run.recipe.training, folder, has_best=True)
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000})())
-    with pytest.raises(CheckpointError, match="4 checkpoints") as caught:
+    with pytest.raises(CheckpointError, match="3 checkpoints") as caught:
         require_disk_space(run.start.model, run.recipe.training, folder, has_best=True)
     assert caught.value.advice == (TryOption("out", "to write elsewhere"),)
 
