@@ -7,8 +7,9 @@
 
 `run` first trains for a few steps, so that the compile cache is warm, then seed 0 alone, by the clock from the start
 of the command to its end, then the other seeds, `--at-once` of them at a time: only runs alone are timed. Every model
-is evaluated once on the test images, by one view and by six. RECORD.json in the output folder belongs into
-docs/records/. `search` trains each line of a file (a name, a recipe, its settings) with one seed.
+is evaluated once on the test images, by one view and by six. The same command again continues with the seeds that are
+missing. RECORD.json in the output folder belongs into docs/records/. `search` trains each line of a file (a name, a
+recipe, its settings) with one seed.
 """
 
 import argparse
@@ -165,20 +166,23 @@ def evaluated(options: Namespace, run: Path) -> dict[str, float | None]:
 
 
 def measure(options: Namespace) -> None:
-    """Run all seeds of a track, write the measurement after each, and print its row."""
+    """Run the seeds of a track that have no result yet, write the measurement after each, and print its row."""
     recipe = options.recipe or f"cifar10-{options.track}"
-    if not options.no_warm_up:
+    file = options.out / "RECORD.json"
+    measurement = begun(options, recipe)
+    if file.exists():
+        kept = json.loads(file.read_text())
+        if any(kept[name] != measurement[name] for name in ("command", "commit")):
+            raise SystemExit(f"{file} is of {kept['command']} in {kept['commit']}; choose another --out")
+        measurement = kept
+    done = {run["seed"] for run in measurement["runs"]}
+    left = [seed for seed in range(options.seeds) if seed not in done]
+    if left and not options.no_warm_up:
         warm_up(options, recipe, [])
-    words = training_command(options, recipe, [], 0, Path("RUN"))
-    words[words.index("--seed") + 1] = "SEED"
-    measurement: dict[str, Any] = {
-        "track": options.track, "recipe": recipe, "command": f"vitrine {' '.join(words)}", "change": options.change,
-        "date": datetime.date.today().isoformat(), "commit": options.commit or commit(),
-        "device": torch.cuda.get_device_name() if options.device.startswith("cuda") else options.device, "runs": [],
-    }  # fmt: skip
-    others = list(range(1, options.seeds))
-    groups = [[0], *(others[n : n + options.at_once] for n in range(0, len(others), options.at_once))]
-    for group in groups:
+    num_alone = 1 if 0 in left else 0  # the first seed is timed
+    others = left[num_alone:]
+    groups = [others[n : n + options.at_once] for n in range(0, len(others), options.at_once)]
+    for group in [left[:num_alone], *groups] if num_alone else groups:
         runs = {seed: options.out / f"seed-{seed}" for seed in group}
         seconds = train_some(options, recipe, [], runs)
         for seed, run in runs.items():
@@ -186,8 +190,19 @@ def measure(options: Namespace) -> None:
                 {"seed": seed, **evaluated(options, run), "seconds": seconds[seed], "was_alone": len(group) == 1,
                  "was_warm": True, "curve": thinned_curve(run)}
             )  # fmt: skip
-        (options.out / "RECORD.json").write_text(json.dumps(measurement, indent=1) + "\n")
+        file.write_text(json.dumps(measurement, indent=1) + "\n")
         print(table([measurement]), flush=True)
+
+
+def begun(options: Namespace, recipe: str) -> dict[str, Any]:
+    """Return a measurement without runs."""
+    words = training_command(options, recipe, [], 0, Path("RUN"))
+    words[words.index("--seed") + 1] = "SEED"
+    return {
+        "track": options.track, "recipe": recipe, "command": f"vitrine {' '.join(words)}", "change": options.change,
+        "date": datetime.date.today().isoformat(), "commit": options.commit or commit(),
+        "device": torch.cuda.get_device_name() if options.device.startswith("cuda") else options.device, "runs": [],
+    }  # fmt: skip
 
 
 def search(options: Namespace) -> None:

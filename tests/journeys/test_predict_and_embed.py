@@ -57,12 +57,12 @@ def test_one_photo_and_nothing_else_is_answered_by_the_model_in_the_box(command_
     shares = [float(line.split("%")[0]) for line in lines[1:6]]
     assert shares == sorted(shares, reverse=True)
     assert "7 classes of box" in out
-    assert "Next: vitrine inspect box inbox/0.png" in out
+    assert "Next: vitrine inspect box:ti inbox/0.png" in out
 
 
 def test_what_comes_next_is_about_a_picture_that_can_be_read(command_line, inbox):
     out = command_line("predict")("predict", "inbox/bad.jpg", "inbox/1.png", "--out", "preds.csv")[1]
-    assert "Next: vitrine inspect box inbox/1.png" in out
+    assert "Next: vitrine inspect box:ti inbox/1.png" in out
 
 
 def test_a_list_of_pictures_names_one_class_each_and_as_many_as_are_asked_for(command_line, inbox):
@@ -237,7 +237,7 @@ def test_verbs_with_data_take_the_box_where_no_model_is_named(command_line, here
     class_folders(here / "photos", each=8)
     code, out, err = command_line("fewshot")("fewshot", "photos", "--shots", "2", "--no-cache")
     assert code == 0, err
-    assert "box on photos" in out
+    assert "box:ti on photos" in out
     with refusal(ConfigError, "box is a model", advice=["evaluate"]):
         vitrine.evaluate("box")
     with pytest.raises(ConfigError, match="no data given"):
@@ -257,7 +257,7 @@ def test_few_shots_are_those_that_there_are_examples_for(command_line, here):
 def test_inspect_takes_the_box_where_the_first_word_is_a_photo(command_line, inbox):
     code, _, err = command_line("inspect")("inspect", "inbox/0.png", "--out", "look", "--show", "0")
     assert code == 0, err
-    assert "Plan: box at 32x32 px" in err
+    assert "Plan: box:ti at 32x32 px" in err
     assert "1 image, 0 with figures" in err
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from vitrine.checkpoints import hub
+from vitrine.checkpoints.bundled import BOX, TINY, names_box, released_file
 from vitrine.checkpoints.tensors import SUFFIXES, TRUST_FILE, WEIGHT_FILES
 from vitrine.data.decoding.file_kind import IMAGE_SUFFIXES
 from vitrine.errors import CheckpointError, ConfigError, DownloadError, MissingCheckpointError, TryVerb
@@ -16,9 +17,8 @@ from vitrine.runtime.run_folder import MODEL, RunFolder
 from vitrine.spelling import near_match
 
 HUB_SCHEME = "hf-hub:"
-BOX = "box"
-"""The name of the model that comes with the package; a folder of that name is written ./box."""
 BOX_FOLDER = Path(__file__).parent / "box"
+"""The folder of the tiny model, which comes with the package unless it was built without weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +61,9 @@ def find(source: str | Path, *, revision: str | None = None) -> Place | str:
 
 
 def by_scheme(text: str, *, revision: str | None) -> Place | None:
-    """Locate weights by keyword: the bundled model, a URL, an address or a hub id."""
-    if text == BOX:
-        return in_box()
+    """Locate weights by keyword: a bundled model, a URL, an address or a hub id."""
+    if names_box(text):
+        return in_box(text)
     if re.match(r"https?://", text):
         return Place(weights=from_url(text), folder=None)
     if is_address(text):
@@ -94,7 +94,7 @@ def names_weights(word: str) -> bool:
             or any(entry.suffix in SUFFIXES and entry.name != TRUST_FILE for entry in path.iterdir())
         )
     return (
-        word == BOX
+        names_box(word)
         or path.suffix in SUFFIXES
         or path.name == LATEST
         or word.startswith(HUB_SCHEME)
@@ -102,15 +102,13 @@ def names_weights(word: str) -> bool:
     )
 
 
-def in_box() -> Place:
-    """Locate the bundled weights."""
-    place = Place(weights=BOX_FOLDER / WEIGHT_FILES[0], folder=BOX_FOLDER)
-    if not place.weights.exists():
-        raise CheckpointError(
-            f"this copy of Vitrine does not include the bundled model ({place.weights} is missing); install "
-            "the whole package, or name another model"
-        )
-    return place
+def in_box(name: str = BOX) -> Place:
+    """Locate a bundled model; `box` is the tiny one here, where the device is not known."""
+    name = TINY if name == BOX else name
+    bundled = BOX_FOLDER / WEIGHT_FILES[0]
+    if name == TINY and bundled.exists():
+        return Place(weights=bundled, folder=BOX_FOLDER)
+    return Place(weights=released_file(name), folder=None)
 
 
 def variant(name: str) -> ModelConfig | None:

@@ -11,8 +11,8 @@ from vitrine.errors import ConfigError
 from vitrine.evaluation.benchmark import LargestBatch, Timing, run_benchmark, tiled_sizes
 from vitrine.evaluation.outputs import Precision
 from vitrine.evaluation.speed import Ceilings, Speed, find_timm
+from vitrine.jobs.model_argument import named_model
 from vitrine.models import Model
-from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.processes import joined_processes
 from vitrine.runtime.progress import quiet
 from vitrine.runtime.result import Result
@@ -59,7 +59,7 @@ def measure_model_speed(
     turns: int,
 ) -> BenchResult:
     """Time a model at every size and batch size; both are lists such as `64,224`."""
-    name = resolve_latest(model)
+    name = named_model(model, device=device)
     counts, wanted = _whole_numbers(batches, "batches"), _whole_numbers(sizes, "sizes")
 
     def model_at(side: int | None) -> Model:

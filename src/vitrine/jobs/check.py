@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from vitrine.checkpoints import load
+from vitrine.checkpoints.bundled import box_on
 from vitrine.data.auditing.issues import Issue, write_issues
 from vitrine.data.auditing.scan import ScanReport, scan
 from vitrine.data.sources.manifest import tables_in
@@ -151,7 +152,7 @@ def _suspects(
         raise ConfigError("finds wrong labels only if each image has exactly one label", option="model")
     rows = np.delete(np.arange(len(source)), report.bad[split])
     place = choose_device(device)
-    loaded = load(model)
+    loaded = load(box_on(model, device=device))
     features = extract_features(
         loaded.model.to(place), Subset(source, rows), preprocess=loaded.preprocess, device=place
     )

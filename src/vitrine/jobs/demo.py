@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitrine.checkpoints.locating import BOX
+from vitrine.checkpoints.bundled import BOX
 from vitrine.data.sources.demo_photos import CLASSES, Fault, write_inbox, write_photos
 from vitrine.errors import ConfigError
 from vitrine.jobs.check import CheckResult, check_data

@@ -74,7 +74,7 @@ def embed_pictures(
     is_overwriting: bool,
 ) -> EmbedResult:
     """Compute the features of all pictures and write them to `out`: one file, or a folder of parts."""
-    name, source = opened_pictures("embed", model, pictures, out=out)
+    name, source = opened_pictures("embed", model, pictures, out=out, device=device)
     share, is_folder = share_of_work(part), is_parts_folder(out)
     if not is_folder:
         require_one_process(share, out, kinds=FEATURE_KINDS)

@@ -23,10 +23,10 @@ from vitrine.exporting.web import PageFacts
 from vitrine.exporting.worth import Refusal, refusal_lines, refuse_copies, without_refused
 from vitrine.jobs.export_inputs import NUM_CALIBRATION, given_pixels, labelled_source, proof_pixels
 from vitrine.jobs.export_targets import ExportWish, plan_wish
+from vitrine.jobs.model_argument import named_model
 from vitrine.models import ViTConfig
 from vitrine.models.dense.config import DenseConfig
 from vitrine.runtime.files import write_atomically
-from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import new_output_folder
 from vitrine.runtime.progress import present
 from vitrine.runtime.result import Result
@@ -104,7 +104,7 @@ def export_model(
     is_overwriting: bool,
 ) -> ExportResult:
     """Write the model, compare it with the original and time both."""
-    model = resolve_latest(model)
+    model = named_model(model, device="cpu")  # where exports are compared
     loaded = _loaded(as_squares(load(model, image_size=image_size), purpose="export"))
     require_dense_target(loaded.model, to=wish.to, data=data)
     write = plan_wish(

@@ -79,7 +79,7 @@ def evaluate_fewshot(
     out: Path | None = None,
 ) -> FewShotReport | PixelShotsReport:
     """Measure few-shot accuracy of a model's features on a data set; `shots` and `l2` are lists such as `1,5`."""
-    model, data = model_and_data("fewshot", model, data)
+    model, data = model_and_data("fewshot", model, data, device=device)
     find_probe(probe)
     values, asked = _parse_l2(l2), None if shots is None else parse_shots(shots)
     if task_of(data) == "masks":

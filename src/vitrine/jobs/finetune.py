@@ -3,11 +3,12 @@
 import dataclasses
 from pathlib import Path
 
-from vitrine.checkpoints.locating import BOX
+from vitrine.checkpoints.bundled import BOX
 from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.sources.opening import task_of
 from vitrine.errors import ConfigError, TryVerb
 from vitrine.evaluation.closed_form import ClosedForm
+from vitrine.jobs.model_argument import named_model
 from vitrine.jobs.resume import resume_run
 from vitrine.recipes import Recipe
 from vitrine.recipes.options import RecipeOptions, chosen_recipe, is_file
@@ -32,7 +33,6 @@ from vitrine.runs.starting_model import (
 from vitrine.runs.sweep import require_sweep, sweep_run
 from vitrine.runs.train_run import train_run
 from vitrine.runs.validation import with_evaluations
-from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.places import Place
 from vitrine.runtime.processes import Processes, joined_processes
 from vitrine.runtime.progress import present
@@ -86,7 +86,7 @@ def finetune_model(
         data_options = dataclasses.replace(data_options, hold_out=0.0, allow_one_class=keep_classes)
     if model is None:
         model = chosen.model if chosen.model is not None and recipe is not None and is_file(recipe) else BOX
-    model = resolve_latest(model)
+    model = named_model(model, device=execution.device)
     require_free_options(options.get("settings", ()))
     data_options = dataclasses.replace(data_options, allow_numbers=True)
     require_sinks(tensorboard=tensorboard, wandb=wandb)

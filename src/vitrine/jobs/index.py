@@ -68,7 +68,7 @@ def index_pictures(
     if len(words) == 1 and (Path(words[0]) / JOB).is_file():
         return _of_parts(Path(words[0]), out=out, is_overwriting=is_overwriting)
     folder = out or Path(Path(words[-1].rstrip("/") if words else "pictures").stem + SUFFIX)
-    name, source = opened_pictures("index", model, pictures, out=folder)
+    name, source = opened_pictures("index", model, pictures, out=folder, device=device)
     predictor = open_predictor(
         name, num_pictures=len(source), device=device, precision=precision, image_size=image_size,
         batch_size=batch_size, workers=workers,

@@ -97,7 +97,7 @@ def inspect_model(
     is_overwriting: bool,
 ) -> InspectResult:
     """Analyse a model, on images where there are some, and write figures, arrays and the page."""
-    model, images = model_and_pictures([model, *images])
+    model, images = model_and_pictures([model, *images], device=device)
     source, folders = _open(images, count=count)
     loaded = as_squares(load(model, image_size=image_size), purpose="inspect")
     dense = loaded.model if isinstance(loaded.model, DenseModel) else None

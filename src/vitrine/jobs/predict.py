@@ -117,7 +117,7 @@ def predict_pictures(
 
     A model that answers with masks or boxes writes them, and overlays, into the folder `out`.
     """
-    name, source = opened_pictures("predict", model, pictures, out=out)
+    name, source = opened_pictures("predict", model, pictures, out=out, device=device)
     task = predicted_task(name)
     if task != "classes":
         if coverage is not None or top is not None or part is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from vitrine.checkpoints.locating import BOX
+from vitrine.checkpoints.bundled import BOX, box_on
 from vitrine.data.decoding.image_file import quiet_pillow
 from vitrine.errors import ConfigError
 from vitrine.evaluation.outputs import Precision
@@ -92,7 +92,7 @@ def serve_models(
         name = f"[{host}]" if ":" in host else host
         plan = ServePlan(
             address=f"http://{name}:{socket.getsockname()[1]}",
-            models=tuple(served.name for served in opened.models),
+            models=tuple(_shown(served.name, device=device) for served in opened.models),
             run=None if opened.run is None else opened.run.name,
             workers=num_workers,
             threads=threads,
@@ -168,6 +168,11 @@ def serving_limits(
         pixels=int(max_pixels * 1_000_000),
         answer_seconds=timeout,
     )
+
+
+def _shown(name: str, *, device: str) -> str:
+    """Return a model's name in the plan; clients may ask for `box` whatever it stands for here."""
+    return f"{BOX} ({box_on(BOX, device=device)})" if name == BOX else name
 
 
 def _checked_key(key: str | None, *, host: str) -> str | None:

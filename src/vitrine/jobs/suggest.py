@@ -63,7 +63,7 @@ def suggest_pictures(
     is_overwriting: bool,
 ) -> SuggestResult:
     """Choose the pictures to label next, and write them as a page and a table."""
-    name, source = opened_pictures("suggest", model, pictures, out=out)
+    name, source = opened_pictures("suggest", model, pictures, out=out, device=device)
     predictor = Predictor.open(
         name,
         device=device,

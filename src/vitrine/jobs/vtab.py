@@ -73,7 +73,7 @@ def run_tasks(
     keeps_models: bool,
 ) -> VtabResult:
     """Run the tasks whose data is below `root`; `tasks` is a list such as `cifar,dtd`."""
-    model, address = model_and_data("vtab", model, root)
+    model, address = model_and_data("vtab", model, root, device=device)
     chosen = TASKS if tasks is None else tuple(find_task(name.strip()) for name in tasks.split(","))
     changed = changed_protocol(protocol, steps=steps, batch_size=batch_size, image_size=image_size)
     identity = weights_hash(load(model).model)

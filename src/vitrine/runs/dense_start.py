@@ -1,8 +1,8 @@
 """The model from which training on masks or boxes starts: a trained ViT and a fresh decoder."""
 
 from vitrine.checkpoints import load
+from vitrine.checkpoints.bundled import names_box
 from vitrine.checkpoints.licences import licence_to_carry
-from vitrine.checkpoints.locating import BOX
 from vitrine.errors import ConfigError
 from vitrine.models import ViT, build
 from vitrine.models.dense.config import as_encoder
@@ -42,5 +42,7 @@ def dense_model(model: str, recipe: Recipe, *, classes: tuple[str, ...]) -> Star
         model=with_free_options(dense, recipe).eval(),
         preprocess=preprocess,
         is_fresh=loaded.record.layout == "fresh",
-        licence=licence_to_carry(loaded.record.licence, layout=loaded.record.layout, is_bundled=model == BOX),
+        licence=licence_to_carry(
+            loaded.record.licence, layout=loaded.record.layout, is_bundled=names_box(model)
+        ),
     )

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from vitrine.checkpoints import load
+from vitrine.checkpoints.bundled import names_box
 from vitrine.checkpoints.licences import licence_to_carry
-from vitrine.checkpoints.locating import BOX
 from vitrine.checkpoints.opening import at_native_aspect, open_weights
 from vitrine.checkpoints.record import config_from_json
 from vitrine.data.preparing.preprocess import Preprocess
@@ -102,12 +102,15 @@ def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> Startin
         shape = InputShape(size=recipe.size, patch=recipe.patch, max_patches=recipe.max_patches)
         loaded = load(model, num_classes=num_classes, image_size=shape, new_head=True)
     preprocess = loaded.preprocess
+    if preprocess.max_patches is not None and recipe.max_patches is None:
+        # A model that keeps the aspect ratio by itself needs the same recipes as one that is asked to.
+        dataclasses.replace(recipe, max_patches=preprocess.max_patches)
     if recipe.views.crop == "random":  # BiT-HyperRule squashes images to a square, in validation too
         preprocess = dataclasses.replace(preprocess, rule="squash", crop_fraction=1.0)
     is_fresh = loaded.record.layout == "fresh"
     return StartingModel(
         model=with_free_options(loaded.model, recipe), preprocess=preprocess, is_fresh=is_fresh,
-        licence=licence_to_carry(loaded.record.licence, layout=loaded.record.layout, is_bundled=model == BOX),
+        licence=licence_to_carry(loaded.record.licence, layout=loaded.record.layout, is_bundled=names_box(model)),
     )  # fmt: skip
 
 

@@ -39,6 +39,12 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     return device
 
 
+def names_gpu(device: str) -> bool:
+    """Whether a device's name stands for a GPU on this machine; nothing is opened and nothing is refused."""
+    has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    return has_gpu if device == "auto" else device.partition(":")[0] in ("cuda", "mps")
+
+
 def _require_gpu(device: torch.device) -> None:
     if not torch.cuda.is_available():
         raise ConfigError("torch finds no CUDA GPU on this machine", option="device", advice=[ON_CPU])

@@ -15,6 +15,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from vitrine.checkpoints import Loaded
+from vitrine.checkpoints.bundled import box_on
 from vitrine.checkpoints.shared_backbone import Backbones
 from vitrine.errors import CheckpointError, ConfigError
 from vitrine.evaluation.outputs import Precision
@@ -149,7 +150,7 @@ def open_models(
         slots.append(
             ModelSlot(
                 name=wanted or unused_name(name, {slot.name for slot in slots}),
-                source=source,
+                source=box_on(source, device=device),
                 run=run,
                 is_first=not slots,
                 device=device,

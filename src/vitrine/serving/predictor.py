@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitrine.checkpoints import Loaded, load
+from vitrine.checkpoints.bundled import box_on
 from vitrine.data.decoding.picture_input import Picture
 from vitrine.data.loading.workers import WorkerKind
 from vitrine.data.preparing.preprocess import Preprocess
@@ -76,6 +77,7 @@ class Predictor:
         worker_kind: WorkerKind = "threads",
     ) -> Self:
         """Open any model that `vitrine.load` opens, or one that it opened; `batch_size` is the pictures per batch."""
+        model = box_on(model, device=device) if isinstance(model, str) else model
         loaded = model if isinstance(model, Loaded) else load(model, image_size=image_size)
         return cls(
             loaded, device=device, precision=precision, batch_size=batch_size, workers=workers,

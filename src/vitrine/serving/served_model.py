@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrine.checkpoints.locating import BOX
+from vitrine.checkpoints.bundled import names_box
 from vitrine.evaluation.reading_ahead import ReadPicture
 from vitrine.exporting.runner import OnnxRunner
 from vitrine.models import ViTConfig
@@ -164,7 +164,7 @@ class ServedModel:
         stride = attention.token_stride if attention else None
         return {
             "name": self.name,
-            "title": "Bundled model" if self.name == BOX else self.name,
+            "title": "Bundled model" if names_box(self.name) else self.name,
             "answers": self.answers,
             "variant": predictor.loaded.record.variant,
             "backend": self.backend,

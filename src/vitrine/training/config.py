@@ -61,6 +61,8 @@ class TrainingConfig:
     """Adapters are scaled by this divided by the rank; None is the rank: a factor of one."""
     matrix_lr_factor: float = 4.0
     """For `muon`: learning rate of matrices relative to that of the rest."""
+    matrix_momentum: float = 0.95
+    """For `muon`: momentum of matrices; a short run with a high rate may want less."""
     average_decay: float | None = None
     """Decay of Polyak averaging; the paper's is .9999."""
     evaluates_raw: bool | None = None
@@ -140,6 +142,8 @@ class TrainingConfig:
             ),
             ("layer_decay", 0 < self.layer_decay <= 1, "above 0 and at most 1"),
             ("momentum", 0 <= self.momentum < 1, "at least 0 and below 1"),
+            ("matrix_momentum", 0 <= self.matrix_momentum < 1, "at least 0 and below 1"),
+            ("matrix_lr_factor", 0 < self.matrix_lr_factor < math.inf, "above 0 and finite"),
             ("clip_norm", self.clip_norm is None or self.clip_norm > 0, "above 0, or null for none"),
             (
                 "average_decay",

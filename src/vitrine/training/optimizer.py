@@ -39,7 +39,7 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
         return Lamb(groups, betas=config.betas)
     if config.optimizer == "schedule-free":
         return ScheduleFree(groups, betas=config.betas)
-    return Muon(groups, betas=config.betas, momentum=0.95)
+    return Muon(groups, betas=config.betas, momentum=config.matrix_momentum)
 
 
 def freeze(model: nn.Module, config: TrainingConfig) -> None:

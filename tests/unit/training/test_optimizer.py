@@ -124,6 +124,29 @@ def test_no_optimizer_moves_once_a_gradient_was_not_finite(name: str) -> None:
         assert torch.equal(value, before[key]), key
 
 
+def test_the_momentum_of_matrices_decides_how_long_an_earlier_gradient_acts() -> None:
+    changes = []
+    for momentum in (0.0, 0.9):
+        torch.manual_seed(0)
+        model = create_model(**VIT)  # type: ignore[arg-type]
+        optimizer = make_optimizer(
+            model, TrainingConfig(optimizer="muon", matrix_momentum=momentum, weight_decay=0.0)
+        )
+        weight = model.get_parameter("blocks.0.mlp.expand.weight")
+        for gradient in (
+            torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)),
+            torch.zeros(()),
+        ):
+            before = weight.detach().clone()
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            weight.grad = gradient.expand_as(weight).clone()
+            optimizer.step()
+        changes.append((weight.detach() - before).abs().max().item())
+    # After a second gradient of zero: without momentum nothing is left of the first.
+    assert changes[0] == 0 and changes[1] > 0
+
+
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
 def test_every_optimizer_learns(name: str) -> None:
     torch.manual_seed(0)
