@@ -1,10 +1,12 @@
 """Put trained weights into the package as the bundled model: half precision, class names and a model card.
 
     python weights/ship.py WEIGHTS --classes words.txt --figures figures.json [--out FOLDER]
+    python weights/ship.py WEIGHTS --figures figures.json --out FOLDER --release box-s.safetensors
 
 WEIGHTS is anything that `vitrine.load` reads; words.txt has one class name per line, in the order of the logits
 (not needed if the weights have names already); figures.json is a list of {"what", "figure", "command"}. Prints how
-much half precision changes the logits, and refuses what `tests/contracts/test_box.py` would.
+much half precision changes the logits, and refuses what `tests/contracts/test_box.py` would. With --release it also
+writes one file with its own record and prints its entry for the registry in `checkpoints/bundled.py`.
 """
 
 import argparse
@@ -14,10 +16,13 @@ from pathlib import Path
 import torch
 
 import vitrine
+from vitrine.checkpoints import Loaded
 from vitrine.checkpoints.locating import BOX_FOLDER
 from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.runtime.files import sha256_of
 
-MOST_BYTES = 12_000_000
+# Of the tiny model and of the small one; the wheel stays below 60 MB with both.
+MOST_BYTES = {192: 12_500_000, 384: 45_500_000}
 CARD = """---
 library_name: vitrine
 license: apache-2.0
@@ -78,6 +83,7 @@ def main() -> None:
     parser.add_argument("--classes", type=Path, default=None)
     parser.add_argument("--figures", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=BOX_FOLDER)
+    parser.add_argument("--release", type=Path, help="also write one file, to be published beside a release")
     options = parser.parse_args()
 
     loaded = vitrine.load(options.weights)
@@ -116,8 +122,22 @@ def main() -> None:
     print(
         f"{options.out}: {size:,} bytes; half precision moves a logit by {(after - before).abs().max():.4f} at most"
     )
-    if size > MOST_BYTES:
-        raise SystemExit(f"{size:,} bytes are more than {MOST_BYTES:,}")
+    most = MOST_BYTES[loaded.model.config.width]
+    if size > most:
+        raise SystemExit(f"{size:,} bytes are more than {most:,}")
+    if options.release is not None:
+        print(release(loaded, options.release, classes=classes))
+
+
+def release(loaded: Loaded, path: Path, *, classes: list[str]) -> str:
+    """Write one file of half-precision weights with its own record; return its entry for the registry."""
+    vitrine.save(
+        loaded.model.half(), path, preprocess=loaded.preprocess, classes=classes, recipe={}, overwrite=True
+    )
+    return (
+        f'release=Release(url="ADDRESS/{path.name}", sha256="{sha256_of(path)}", '
+        f"num_bytes={path.stat().st_size}),"
+    )
 
 
 def table(figures: list[dict[str, str]]) -> str:
