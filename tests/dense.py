@@ -10,6 +10,7 @@ from vitrine.models.dense.config import (
     DenseConfig,
     DetectorConfig,
     EoMTConfig,
+    InstanceEoMTConfig,
     LinearSegmenterConfig,
     SegmenterConfig,
     YolosConfig,
@@ -24,6 +25,7 @@ CONFIGS: dict[str, DenseConfig] = {
     "linear": LinearSegmenterConfig(vit=VIT, num_classes=3, layers=(-2, -1)),
     "segmenter": SegmenterConfig(vit=VIT, num_classes=3),
     "eomt": EoMTConfig(vit=VIT, num_classes=3, num_queries=6, num_blocks=1),
+    "instances": InstanceEoMTConfig(vit=VIT, num_classes=3, num_queries=6, num_blocks=1),
     "detector": DetectorConfig(vit=VIT, num_classes=3, width=16, num_convs=1),
     "yolos": YolosConfig(vit=VIT, num_classes=3, num_detections=8, has_middle_positions=True),
 }
@@ -35,6 +37,8 @@ def saved_dense(kind: str, folder: Path) -> Path:
     model = build(CONFIGS[kind])
     model.initialise()
     with torch.no_grad():
+        if kind == "instances":
+            model.decoder.classify.weight.normal_(std=0.5)
         if kind == "detector":
             model.decoder.classify.output.weight.normal_(std=0.4)
             model.decoder.classify.output.bias.fill_(-0.5)

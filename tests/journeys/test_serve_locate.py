@@ -15,12 +15,13 @@ from PIL import Image
 from servers import Running, encoded, jpeg, saved_vit, serving
 
 import vitrine
+from vitrine.data.decoding.coco_masks import decode_segmentation
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("models")
-    kinds = ("linear", "detector")
+    kinds = ("linear", "detector", "instances")
     return {kind: saved_dense(kind, place / kind) for kind in kinds} | {"vit": saved_vit(place / "vit")}
 
 
@@ -69,6 +70,26 @@ def test_boxes_are_those_of_predict(server: Running, folders: dict[str, Path], t
         assert one["score"] == pytest.approx(other["score"], abs=1e-4)
 
 
+def test_masks_of_objects_are_those_of_predict(
+    server: Running, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    data = jpeg(seed=2, height=80, width=64)
+    (tmp_path / "photo.jpg").write_bytes(data)
+    answer = locate(server, "instances", data, "&least=0.05")
+    out = tmp_path / "out"
+    vitrine.predict(folders["instances"], tmp_path / "photo.jpg", out=out, device="cpu", workers=0)
+    ours = [one for one in json.loads((out / "detections.json").read_text()) if one["score"] >= 0.05]
+    assert answer["answers"] == "instances"
+    assert len(answer["boxes"]) == len(ours) > 1
+    for one, other in zip(answer["boxes"], ours, strict=True):
+        image = np.asarray(Image.open(io.BytesIO(base64.b64decode(one["mask"]))))
+        whole = decode_segmentation(other["segmentation"], (80, 64), where="a result")
+        left, top, right, bottom = (int(side) for side in one["box"])
+        assert (image == whole[top:bottom, left:right]).all()
+        assert image.sum() == whole.sum()
+        assert one["score"] == pytest.approx(other["score"], abs=1e-4)
+
+
 def test_a_large_picture_gets_a_smaller_mask_and_a_long_one_no_memory(server: Running) -> None:
     large = locate(server, "linear", encoded(np.zeros((2400, 1600, 3), dtype=np.uint8), quality=50))
     assert large["picture"] == [2400, 1600]
@@ -94,12 +115,12 @@ def test_each_route_names_the_other(server: Running) -> None:
     assert reply.status == 400
     assert "use /locate" in reply.error
     kinds = [one["answers"] for one in ask(server.port, "/models").json["models"]]
-    assert kinds == ["masks", "boxes", "classes"]
+    assert kinds == ["masks", "boxes", "instances", "classes"]
 
 
 @needs_browser
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["linear", "detector"])
+@pytest.mark.parametrize("model", ["linear", "detector", "instances"])
 def test_the_page_draws_what_was_found(server: Running, model: str, tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_bytes(jpeg(height=240, width=320))
     with open_browser() as browser:
@@ -114,10 +135,10 @@ def test_the_page_draws_what_was_found(server: Running, model: str, tmp_path: Pa
         chooser.value.set_files(tmp_path / "photo.jpg")
         until(page, "document.querySelectorAll('.bars li').length > 0")
         assert page.locator("#mode").is_hidden()
-        assert page.locator("#score-control").is_visible() == (model == "detector")
-        assert page.locator("#strength-control").is_visible() == (model == "linear")
+        assert page.locator("#score-control").is_visible() == (model != "linear")
+        assert page.locator("#strength-control").is_visible() == (model != "detector")
         before = page.evaluate("document.querySelector('canvas.look').toDataURL()")
-        control, value = ("#score", "95") if model == "detector" else ("#strength", "0")
+        control, value = ("#score", "95") if model != "linear" else ("#strength", "0")
         page.evaluate(
             f"() => {{ const one = document.querySelector('{control}'); one.value = {value};"
             " one.dispatchEvent(new Event('input', { bubbles: true })); }"

@@ -28,7 +28,7 @@ def finetune(
     ] = None,
     task: Annotated[
         str | None,
-        Doc("classification, segmentation or detection [default: as the data is laid out]"),
+        Doc("classification, segmentation, detection or instances [default: as the data is laid out]"),
     ] = None,
     recipe: Annotated[
         str | Path | None,

@@ -1,28 +1,26 @@
-"""Boxes in pictures of any size, picture by picture: for training, evaluation and serving.
+"""Objects in pictures of any size, picture by picture: for training, evaluation and serving.
 
 A picture is resized to fit the model's input and padded at its right and lower border. Shapes: B pictures, N answers
 of a model, n boxes of a picture, K classes.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitrine.data.decoding.annotation import Annotation
 from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.preparing.mask_view import PADDING
 from vitrine.data.preparing.preprocess import Preprocess, planes, resize
 from vitrine.data.sources.source import Source
-from vitrine.evaluation.detection import Detections, Truths
+from vitrine.evaluation.instance_predictions import found_instances
+from vitrine.evaluation.objects import BoxPrediction, unread
 from vitrine.evaluation.outputs import Precision, casting
 from vitrine.evaluation.reading_ahead import ReadPicture, read_ahead
 from vitrine.models.dense.boxes import kept_boxes
+from vitrine.models.dense.config import DenseConfig
 
 # Pictures per batch.
 AT_ONCE = {"cuda": 32, "cpu": 4}
@@ -36,20 +34,6 @@ Located: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Boxes (n, 4), classes (n,) and scores (n,) of one picture, best first."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BoxPrediction:
-    """The objects in one picture, best first, or why it cannot be read."""
-
-    index: int
-    size: tuple[int, int] = (0, 0)
-    """Height and width of the picture."""
-    boxes: NDArray[np.float32]
-    """Left, top, right, bottom in pixels (n, 4); right and bottom are outside."""
-    labels: NDArray[np.int64]
-    scores: NDArray[np.float32]
-    error: str | None = None
-
-
 def predict_boxes(
     module: nn.Module,
     source: Source,
@@ -57,13 +41,13 @@ def predict_boxes(
     preprocess: Preprocess,
     device: torch.device,
     num_workers: int,
-    has_duplicates: bool,
+    config: DenseConfig,
     precision: Precision = "fp32",
     indices: Sequence[int] | None = None,
 ) -> Iterator[BoxPrediction]:
     """Predict the objects in pictures of a source, in order; a few pictures are in memory at once.
 
-    `has_duplicates` says whether several answers of the model may be about one object.
+    `config` is the model's: it says whether the module answers with boxes or with masks of objects.
     """
     chosen = range(len(source)) if indices is None else indices
     count = AT_ONCE.get(device.type, AT_ONCE["cpu"])
@@ -72,7 +56,7 @@ def predict_boxes(
     def predicted() -> list[BoxPrediction]:
         # Not inference mode: tensors that a module caches in it could not be trained with afterwards.
         with torch.no_grad(), casting(device, precision):
-            return boxes_of_read(module, group, preprocess, device=device, has_duplicates=has_duplicates)
+            return boxes_of_read(module, group, preprocess, device=device, config=config)
 
     for read in read_ahead(source, chosen, preprocess=preprocess, num_workers=num_workers, resize=fitted):
         group.append(read)
@@ -85,13 +69,16 @@ def predict_boxes(
 def fitted(pixels: Pixels, preprocess: Preprocess) -> Tensor:
     """Resize a picture (H, W, C) to fit the model's input with the same aspect ratio, and pad it: (C, h, w) uint8."""
     height, width = preprocess.size
-    factor = fit(pixels.shape[:2], preprocess.size)
-    rows, columns = (
-        min(max(round(side * factor), 1), most)
-        for side, most in zip(pixels.shape[:2], preprocess.size, strict=True)
-    )
+    rows, columns = fitted_size(pixels.shape[:2], preprocess.size)
     resized = resize(planes(pixels, preprocess.channels), (rows, columns), preprocess.interpolation)
     return F.pad(resized, (0, width - columns, 0, height - rows), value=PADDING)
+
+
+def fitted_size(size: Sequence[int], most: Sequence[int]) -> tuple[int, int]:
+    """Return the height and width of a picture that is resized to fit into another size."""
+    factor = fit(size, most)
+    rows, columns = (min(max(round(side * factor), 1), limit) for side, limit in zip(size, most, strict=True))
+    return rows, columns
 
 
 def fit(size: Sequence[int], most: Sequence[int]) -> float:
@@ -105,35 +92,35 @@ def boxes_of_read(
     preprocess: Preprocess,
     *,
     device: torch.device,
-    has_duplicates: bool,
+    config: DenseConfig,
 ) -> list[BoxPrediction]:
     """Predict the objects in pictures that were read and padded, all at once."""
-    best = best_boxes if has_duplicates else single_boxes
     readable = [(read, read.resized) for read in group if read.resized is not None]
-    prediction: dict[int, Located] = {}
+    predictions: list[BoxPrediction] = []
     if readable:
         images = preprocess.normalise(torch.stack([resized for _, resized in readable]).to(device))
-        for (read, _), one in zip(readable, best(module(images).float()), strict=True):
-            prediction[read.index] = one
-    nothing = torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
-    result = []
-    for read in group:
-        boxes, labels, scores = prediction.get(read.index, nothing)
-        height, width = read.size
-        factor = fit(read.size, preprocess.size) if height else 1.0
-        limits = torch.tensor([width, height, width, height])
-        boxes = torch.minimum((boxes.cpu() / factor).clamp(min=0), limits)
-        result.append(
-            BoxPrediction(
-                index=read.index,
-                size=read.size,
-                boxes=boxes.numpy(),
-                labels=labels.cpu().numpy(),
-                scores=scores.cpu().numpy(),
-                error=read.error,
-            )
-        )
-    return result
+        answers, reads = module(images), [read for read, _ in readable]
+        if config.answers == "instances":
+            filled = [fitted_size(read.size, preprocess.size) for read in reads]
+            predictions = found_instances(answers, reads, window=preprocess.size, filled=filled)
+        else:
+            best = best_boxes if config.has_duplicates else single_boxes
+            predictions = [
+                in_picture(located, read, window=preprocess.size)
+                for located, read in zip(best(answers.float()), reads, strict=True)
+            ]
+    of_index = {one.index: one for one in predictions}
+    return [of_index.get(read.index, unread(read.index, read.error)) for read in group]
+
+
+def in_picture(located: Located, read: ReadPicture, *, window: Sequence[int]) -> BoxPrediction:
+    """Return the objects of one picture, with boxes at its own size and within it."""
+    boxes, labels, scores = (one.cpu() for one in located)
+    limits = torch.tensor([*reversed(read.size)] * 2)
+    boxes = torch.minimum((boxes / fit(read.size, window)).clamp(min=0), limits)
+    return BoxPrediction(
+        index=read.index, size=read.size, boxes=boxes.numpy(), labels=labels.numpy(), scores=scores.numpy()
+    )
 
 
 def single_boxes(answers: Tensor) -> list[Located]:
@@ -161,31 +148,3 @@ def best_boxes(answers: Tensor) -> list[Located]:
         (boxes[keep][:MOST_BOXES], labels[keep][:MOST_BOXES], scores[keep][:MOST_BOXES])
         for boxes, labels, scores, keep in zip(chosen, labels, scores, kept, strict=True)
     ]
-
-
-def by_class(annotation: Annotation, prediction: BoxPrediction) -> dict[int, tuple[Truths, Detections]]:
-    """Sort the true and the found objects of a picture by class, as the score reads them."""
-    areas = annotation.areas
-    if areas is None:
-        sides = annotation.boxes[:, 2:] - annotation.boxes[:, :2]
-        areas = sides[:, 0] * sides[:, 1]
-    pairs: dict[int, tuple[Truths, Detections]] = {}
-    for number in sorted({*annotation.labels.tolist(), *prediction.labels.tolist()}):
-        true, own = annotation.labels == number, prediction.labels == number
-        pairs[number] = (
-            Truths(
-                boxes=with_sides(annotation.boxes[true]),
-                areas=areas[true].astype(np.float64),
-                is_crowd=annotation.is_ignored[true],
-            ),
-            Detections(
-                boxes=with_sides(prediction.boxes[own]), scores=prediction.scores[own].astype(np.float64)
-            ),
-        )
-    return pairs
-
-
-def with_sides(boxes: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return boxes (n, 4) as left, top, width and height."""
-    exact = boxes.astype(np.float64)
-    return np.concatenate([exact[:, :2], exact[:, 2:] - exact[:, :2]], axis=1)

@@ -150,9 +150,7 @@ def ious(boxes: Numbers, truths: Truths) -> Numbers:
     sides = right_bottom - left_top
     both = np.where((sides > 0).all(axis=2), sides[..., 0] * sides[..., 1], 0.0)
     own, other = boxes[:, 2] * boxes[:, 3], truths.boxes[:, 2] * truths.boxes[:, 3]
-    union = np.where(truths.is_crowd, own[:, None], own[:, None] + other - both)
-    result: Numbers = np.divide(both, union, out=np.zeros_like(both), where=union > 0)
-    return result
+    return shares_of_union(both, own, other, is_crowd=truths.is_crowd)
 
 
 def mask_ious(masks: Flags, truths: Flags, *, is_crowd: Flags) -> Numbers:
@@ -162,7 +160,12 @@ def mask_ious(masks: Flags, truths: Flags, *, is_crowd: Flags) -> Numbers:
     own, others = (one.reshape(len(one), pixels).astype(np.float32) for one in (masks, truths))
     both = (own @ others.T).astype(np.float64)
     area, other = own.sum(axis=1, dtype=np.float64), others.sum(axis=1, dtype=np.float64)
-    union = np.where(is_crowd, area[:, None], area[:, None] + other - both)
+    return shares_of_union(both, area, other, is_crowd=is_crowd)
+
+
+def shares_of_union(both: Numbers, areas: Numbers, others: Numbers, *, is_crowd: Flags) -> Numbers:
+    """Return common areas (D, G) over the union of both; for a crowd, over the area of the detection."""
+    union = np.where(is_crowd, areas[:, None], areas[:, None] + others - both)
     result: Numbers = np.divide(both, union, out=np.zeros_like(both), where=union > 0)
     return result
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from vitrine.data.decoding.annotation import Annotation, Map
 from vitrine.errors import DataError
-from vitrine.evaluation.box_predictions import BoxPrediction, by_class, with_sides
-from vitrine.evaluation.detection import BoxScore, Truths, ious, score_boxes
+from vitrine.evaluation.detection import BoxScore, score_boxes
+from vitrine.evaluation.objects import BoxPrediction, by_class, overlaps_of
 from vitrine.evaluation.segmentation import PixelScore, confusion_of, total_of
 from vitrine.runtime.progress import announced
 
@@ -55,6 +55,8 @@ class BoxMistakes:
     worst: tuple[WorstBoxes, ...]
     counts: tuple[tuple[Mistake, int], ...]
     """Most frequent first."""
+    has_masks: bool = False
+    """Whether masks were compared, not boxes."""
 
 
 def score_masks(
@@ -87,7 +89,7 @@ def score_found(
     count: int,
 ) -> BoxMistakes:
     """Score the boxes of pictures against their annotations; `numbers` are the model's of the data's classes."""
-    pairs, worst, counts = [], list[WorstBoxes](), Counter[Mistake]()
+    pairs, worst, counts, has_masks = [], list[WorstBoxes](), Counter[Mistake](), False
     with announced("Evaluating", total=count) as advance:
         for prediction in predictions:
             if prediction.error is not None:
@@ -95,6 +97,7 @@ def score_found(
             truth = annotation_of(prediction.index)
             truth = replace(truth, labels=numbers[truth.labels])
             pairs.append(by_class(truth, prediction))
+            has_masks = prediction.planes is not None
             mistakes = mistakes_in(truth, prediction)
             counts.update(mistakes)
             if mistakes:
@@ -102,8 +105,9 @@ def score_found(
                 worst = sorted(worst, key=lambda one: (-len(one.mistakes), one.prediction.index))[:MOST_WORST]
             advance(1, "")
     return BoxMistakes(
-        score=score_boxes(pairs, classes=classes), worst=tuple(worst), counts=tuple(counts.most_common())
-    )
+        score=score_boxes(pairs, classes=classes), worst=tuple(worst), counts=tuple(counts.most_common()),
+        has_masks=has_masks,
+    )  # fmt: skip
 
 
 def mistakes_in(truth: Annotation, prediction: BoxPrediction) -> list[Mistake]:
@@ -112,14 +116,8 @@ def mistakes_in(truth: Annotation, prediction: BoxPrediction) -> list[Mistake]:
     A box that is left over is taken for the object that it covers best, of whatever class; objects that need not be
     found are not mistakes.
     """
-    is_sure = prediction.scores >= SURE_SCORE
-    labels = prediction.labels[is_sure]
-    objects = Truths(
-        boxes=with_sides(truth.boxes),
-        areas=np.zeros(len(truth.boxes)),
-        is_crowd=truth.is_ignored,
-    )
-    overlaps = ious(with_sides(prediction.boxes[is_sure]), objects)  # (D, G)
+    sure = prediction.first(int((prediction.scores >= SURE_SCORE).sum()))
+    labels, overlaps = sure.labels, overlaps_of(truth, sure)  # (D, G)
     is_free = np.ones(len(truth.boxes), dtype=bool)
     left_over: list[int] = []
     for place, label in enumerate(labels.tolist()):

@@ -25,6 +25,7 @@ WORDS = {
     "embedding": ("embedding", "", ""),
     "scores": ("score", "", "the class of a pixel"),
     "scores of boxes": ("score", "boxes within %.1e of their largest side", "the class of a box"),
+    "scores of masks": ("score", "masks within %.1e of their largest logit", "the class of a mask"),
 }
 
 

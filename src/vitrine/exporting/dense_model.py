@@ -1,6 +1,6 @@
 """Models of masks and boxes for export: the outputs of a file, and the reference that they are compared with.
 
-Shapes: B images, K classes, N boxes per image.
+Shapes: B images, K classes, N boxes or Q queries per image.
 """
 
 from torch import Tensor, nn
@@ -12,30 +12,37 @@ from vitrine.models.dense.model import DenseModel
 
 # Targets whose files can hold any outputs; others are layouts or programs for classifiers.
 DENSE_KINDS = ("onnx", "torch-export")
+# Names of a file's outputs by the kind of answers.
+OUTPUTS: dict[str, tuple[str, ...]] = {
+    "masks": ("scores",),
+    "boxes": ("boxes", "scores"),
+    "instances": ("masks", "scores"),
+}
 
 
 class DenseInferenceModel(nn.Module):
     """Map normalised pixels (B, C, height, width) of one window or one padded picture to the model's raw output.
 
     Masks are `scores` (B, K, rows, columns); boxes are `boxes` (B, N, 4) in pixels, left, top, right, bottom, and
-    `scores` (B, N, K), their probabilities.
+    `scores` (B, N, K), their probabilities; masks of objects are `masks` (B, Q, rows, columns), logits, and `scores`.
     """
 
     def __init__(self, model: DenseModel) -> None:
         super().__init__()
         self.model = model
-        self.has_boxes = model.config.answers == "boxes"
         self.eval().requires_grad_(False)
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """Names of the outputs of `forward`, in order."""
-        return ("boxes", "scores") if self.has_boxes else ("scores",)
+        return OUTPUTS[self.model.config.answers]
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """Return scores of pixels, or boxes and their scores."""
-        answers: Tensor = self.model(pixels)
-        return (answers[..., :4], answers[..., 4:]) if self.has_boxes else (answers,)
+        """Return scores of pixels, or boxes or masks and their scores."""
+        answers: Tensor | tuple[Tensor, Tensor] = self.model(pixels)
+        if isinstance(answers, tuple):
+            return answers
+        return (answers[..., :4], answers[..., 4:]) if len(self.output_names) > 1 else (answers,)
 
 
 def exported_form(model: Model) -> InferenceModel | DenseInferenceModel:

@@ -1,4 +1,4 @@
-"""How to run an export of masks or boxes: a script with NumPy and Pillow, from a photo to a mask or to boxes."""
+"""How to run an export of masks or boxes: a script with NumPy and Pillow, from a photo to masks or to boxes."""
 
 from vitrine.checkpoints.record import Record
 from vitrine.data.preparing.mask_view import PADDING
@@ -52,6 +52,33 @@ for score, place, number in sorted({candidates}, reverse=True):
     kept.append((place, number))
     inside = boxes[place].clip(0, [image.width, image.height] * 2)
     print({name}, f"{{score:.2f}}", [round(float(side), 1) for side in inside])"""
+INSTANCES = """scale = min({height} / image.height, {width} / image.width)
+columns, rows = (min(max(round(side * scale), 1), most) for side, most in zip(image.size, ({width}, {height})))
+padded = Image.new("RGB", ({width}, {height}), ({padding}, {padding}, {padding}))
+padded.paste(image.resize((columns, rows), {resampling}))
+window = prepared(padded)
+masks, scores = (one[0] for one in {run})
+
+
+def enlarged(logits):  # a mask at the size of the picture
+    whole = Image.fromarray(logits).resize(({width}, {height}), Image.Resampling.BILINEAR)
+    return np.asarray(whole.crop((0, 0, columns, rows)).resize(image.size, Image.Resampling.BILINEAR))
+
+
+objects = []
+for query, number in np.argwhere(scores >= 0.3):
+    logits = enlarged(masks[query])
+    inside = logits > 0
+    if inside.any():
+        certainty = (1 / (1 + np.exp(-logits[inside]))).mean()
+        objects.append((float(scores[query, number] * certainty), int(number), inside))
+objects = sorted((one for one in objects if one[0] >= 0.3), key=lambda one: -one[0])
+instances = np.zeros((image.height, image.width), dtype=np.uint8)
+for place, (score, number, inside) in reversed(list(enumerate(objects, start=1))):
+    instances[inside] = place  # the best on top
+for score, number, inside in objects:
+    print({name}, f"{{score:.2f}}", [int(inside.sum())])
+Image.fromarray(instances).save("instances.png")"""
 ALL_PAIRS = "((scores[i, k], i, k) for i, k in np.argwhere(scores >= 0.3))"
 BEST_PAIRS = "((scores[i, k], i, k) for i, k in enumerate(scores.argmax(axis=1)) if scores[i, k] >= 0.3)"
 SUPPRESSION = """
@@ -64,6 +91,9 @@ SUPPRESSION = """
         continue"""
 
 
+BODIES = {"masks": MASKS, "boxes": BOXES, "instances": INSTANCES}
+
+
 def dense_usage(record: Record, *, to: str) -> str:
     """Write the script for a model of masks or boxes, as Markdown."""
     config, preprocess = record.config, record.preprocess
@@ -71,7 +101,7 @@ def dense_usage(record: Record, *, to: str) -> str:
     module, start, run = START[to]
     height, width = preprocess.size
     resampling = f"Image.Resampling.{preprocess.interpolation.upper()}"
-    body = (MASKS if config.answers == "masks" else BOXES).format(
+    body = BODIES[config.answers].format(
         height=height, width=width, resampling=resampling, run=run % "window[None]", padding=PADDING,
         candidates=ALL_PAIRS if config.has_duplicates else BEST_PAIRS,
         suppression=SUPPRESSION.format(overlap=MOST_OVERLAP) if config.has_duplicates else "",

@@ -44,7 +44,7 @@ class Agreement:
     scale: float | None
     """The largest logit, as the scale of differences."""
     embedding: float | None
-    """The largest difference of the embedding, or of boxes, over the largest value; None without both."""
+    """The largest difference of the embedding, of boxes or of masks, over the largest value; None without them."""
     top1: float | None
     """The share of the images whose highest logit is the same; of pixels or boxes, whose highest score is."""
     batches: tuple[int, ...]
@@ -54,7 +54,7 @@ class Agreement:
     explained: str = ""
     """Why a difference is expected."""
     output: str = "logits"
-    """The answer that is compared first: `logits`, `scores` (of pixels), `scores of boxes`, or `embedding`."""
+    """The answer that is compared first: `logits`, `scores` (of pixels, boxes or masks), or `embedding`."""
 
     @property
     def agrees(self) -> bool | None:
@@ -115,9 +115,10 @@ def compare(
     # A page's graph also returns attention, which is not an output of the model and is not compared.
     actual = {name: rows for name, rows in answers_of(answer, images).items() if name in expected}
     main = next(name for name in ("logits", "scores", "embedding") if name in expected)
+    shapes = next((name for name in ("boxes", "masks") if name in expected), None)
     top1 = None
     if main != "embedding":
-        axis = -1 if "boxes" in expected else 1
+        axis = 1 if shapes is None else -1
         top1 = (actual[main].argmax(dim=axis) == expected[main].argmax(dim=axis)).double().mean().item()
     proven = []
     worst = {name: largest_difference(actual[name], expected[name]) for name in actual}
@@ -129,7 +130,7 @@ def compare(
         limit = {name: max(TOLERANCE * scales[name] + SMALLEST, 2 * worst[name]) for name in actual}
         if all(apart[name] <= limit[name] for name in actual):
             proven.append(size)
-    second = "boxes" if "boxes" in worst else "embedding"
+    second = shapes or "embedding"
     embedding = worst.get(second)
     return Agreement(
         against=against,
@@ -141,7 +142,7 @@ def compare(
         top1=top1,
         batches=tuple(proven),
         explained=explained,
-        output="scores of boxes" if "boxes" in expected else main,
+        output=main if shapes is None else f"scores of {shapes}",
     )
 
 

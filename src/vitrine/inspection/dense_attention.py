@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitrine.evaluation.box_predictions import best_boxes
 from vitrine.models.dense.detector import Detector
-from vitrine.models.dense.eomt import EoMT
+from vitrine.models.dense.eomt import EoMT, InstanceEoMT
 from vitrine.models.dense.linear import LinearSegmenter
 from vitrine.models.dense.model import DenseModel
 from vitrine.models.dense.segmenter import Segmenter
@@ -46,8 +46,8 @@ def sights_of(
 ) -> list[list[Sight]]:
     """Return for each normalised image (B, C, H, W) its best answers, at most `most`, or those of one class."""
     seers: dict[type[DenseModel], Callable[[Any, Tensor], list[list[Sight]]]] = {
-        EoMT: _of_queries, Yolos: _of_tokens, Segmenter: _of_embeddings, LinearSegmenter: _of_pixels,
-        Detector: _of_cells,
+        EoMT: _of_queries, InstanceEoMT: _of_queries, Yolos: _of_tokens, Segmenter: _of_embeddings,
+        LinearSegmenter: _of_pixels, Detector: _of_cells,
     }  # fmt: skip
     with torch.no_grad():
         answered = [sights for image in images for sights in seers[type(model)](model, image[None])]

@@ -43,8 +43,12 @@ from vitrine.training.optimizer import freeze as freeze_weights
 # Adapters begin at zero and take higher rates than weights; not yet compared with others on real photos.
 LORA_RATE = 1e-3
 # The users' names for kinds of labels, and the recipe of each.
-TASKS: dict[str, DataTask] = {"classification": "classes", "segmentation": "masks", "detection": "boxes"}
-DEFAULT_RECIPES: dict[DataTask, str] = {"classes": "photos", "masks": "masks", "boxes": "boxes"}
+TASKS: dict[str, DataTask] = {
+    "classification": "classes", "segmentation": "masks", "detection": "boxes", "instances": "instances",
+}  # fmt: skip
+DEFAULT_RECIPES: dict[DataTask, str] = {
+    "classes": "photos", "masks": "masks", "boxes": "boxes", "instances": "instances",
+}  # fmt: skip
 
 __all__ = ["DataOptions", "Execution", "finetune_model"]
 

@@ -6,6 +6,7 @@ from vitrine.objectives.detection import DetectionObjective
 from vitrine.objectives.dino import DinoObjective
 from vitrine.objectives.distillation_objective import DistillationObjective
 from vitrine.objectives.ibot import IbotObjective
+from vitrine.objectives.instance_segmentation import InstanceObjective
 from vitrine.objectives.mask_classification import MaskClassificationObjective
 from vitrine.objectives.masked_autoencoder import AutoencoderObjective
 from vitrine.objectives.masked_patches import MaskedPatchesObjective
@@ -27,6 +28,7 @@ __all__ = [
     "DinoObjective",
     "DistillationObjective",
     "IbotObjective",
+    "InstanceObjective",
     "LabelsObjective",
     "MaskClassificationObjective",
     "MaskedPatchesObjective",

@@ -156,7 +156,7 @@ class DetectionObjective(Objective):
         """Return the function that computes COCO's metrics on the validation pictures, each at its own size."""
         config = context.model.config
         assert isinstance(config, DenseConfig)
-        return functools.partial(validation.box_scores, has_duplicates=config.has_duplicates)
+        return functools.partial(validation.object_scores, config=config)
 
 
 class TrainedDetector(nn.Module):

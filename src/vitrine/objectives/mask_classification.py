@@ -1,12 +1,14 @@
 """Learn masks by queries: each learns one mask and its class, or "no object" (as Mask2Former and EoMT).
 
 Per image and prediction, targets are assigned to queries so that the cost is lowest: class, binary cross-entropy and
-dice at random points. The loss of the masks is computed at points where they are least certain.
+dice at random points. The loss of the masks is computed at points where they are least certain. Pixels that count
+nowhere have no weight at any point; the authors' losses take them for ground that belongs to no target.
 
 Shapes: S predictions, B images, Q queries, K classes, M targets in a batch, m in an image, P points, H x W pixels.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -88,48 +90,78 @@ class MaskClassificationObjective(SegmentationObjective):
         return self.num_points - int(UNCERTAIN_SHARE * self.num_points)
 
     def prepare(self, context: RunContext) -> Callable[[Batch], Parts]:
-        """Return the function to images, masks, progress (B,), and two factors per image (B,).
+        """Return the function to images, labels, progress (B,), and two factors per image (B,).
 
         The factors make means over images means over the targets, and over the weighted queries, of the whole batch.
         """
-        prepare_pixels = super().prepare(context)
+        labelled, K = self.labelled(context), len(context.classes)
 
         def prepare(batch: Batch) -> Parts:
-            images, masks = prepare_pixels(batch)
-            present = present_classes(masks, num_classes=len(context.classes))
-            num_targets = present.sum().clamp_min(1).float()
+            images, *labels = labelled(batch)
+            num_targets = self.count_targets(labels, num_classes=K).clamp_min(1).float()
             B = len(images)
             weight = num_targets + self.no_object_weight * (B * self.num_queries - num_targets)
             ones = torch.ones(B, device=images.device)
             progress = ones * (batch.rows.step / context.total_steps)
-            return images, masks, progress, ones * B / num_targets, ones * B / weight
+            return images, *labels, progress, ones * B / num_targets, ones * B / weight
 
         return prepare
 
+    def labelled(self, context: RunContext) -> Callable[[Batch], Parts]:
+        """Return the function to normalised images (B, C, H, W) and their labels."""
+        return super().prepare(context)
+
+    def count_targets(self, labels: Sequence[Tensor], *, num_classes: int) -> Tensor:
+        """Count the targets of a batch."""
+        return present_classes(labels[0], num_classes=num_classes).sum()
+
+    def targets_of(self, labels: Sequence[Tensor], *, num_classes: int) -> tuple[Targets, Tensor, Tensor]:
+        """Return the targets of a batch, their maps (M, H, W), and which pixels of the images count (B, H, W)."""
+        masks = labels[0]
+        targets = targets_in(masks, num_classes=num_classes)
+        return targets, masks[targets.image] == targets.label[:, None, None], masks != IGNORED
+
     def losses(self, module: nn.Module, parts: Parts) -> Losses:
         """Return the loss of each image, summed over the predictions."""
-        images, masks, progress, per_target, per_query = parts
+        images, *labels, progress, per_target, per_query = parts
         answers = module(images, progress)
-        num_classes = answers.classes.shape[-1] - 1
-        targets = targets_in(masks, num_classes=num_classes)
-        maps = (masks[targets.image] == targets.label[:, None, None]).float()  # (M, H, W)
+        targets, maps, is_known = self.targets_of(labels, num_classes=answers.classes.shape[-1] - 1)
         with torch.autocast(images.device.type, enabled=False):
-            return self.set_losses(answers, targets, maps, per_target=per_target, per_query=per_query)
+            return self.set_losses(
+                answers, targets, maps.float(), is_known.float(), per_target=per_target, per_query=per_query
+            )
 
     def set_losses(
-        self, answers: QueryAnswers, targets: Targets, maps: Tensor, *, per_target: Tensor, per_query: Tensor
+        self,
+        answers: QueryAnswers,
+        targets: Targets,
+        maps: Tensor,
+        known: Tensor,
+        *,
+        per_target: Tensor,
+        per_query: Tensor,
     ) -> Losses:
-        """Match targets with maps (M, H, W) to queries, and return the loss of each image (B,)."""
+        """Match targets with maps (M, H, W) to queries, and return the loss of each image (B,).
+
+        `known` is 1 where pixels count, and 0 elsewhere (B, H, W).
+        """
         points = answers.points * 2 - 1  # as grid_sample counts
-        shared, rest = points[:, : self.num_points], points[:, self.num_points :]
-        candidates, extra = rest[:, : self.num_candidates], rest[:, self.num_candidates :]
+        weights = at_points(known[:, None], points)[:, 0]  # (B, P)
+        shared = WeightedPoints(points, weights).between(0, self.num_points)
+        candidates, extra = (
+            WeightedPoints(points, weights).between(*ends).of(targets.image)
+            for ends in (
+                (self.num_points, self.num_points + self.num_candidates),
+                (self.num_points + self.num_candidates, None),
+            )
+        )
         queries = self.matched(answers, targets, maps, shared)  # (S, M)
         S, B = answers.masks.shape[:2]
         total = answers.masks.new_zeros(B, dtype=torch.float32)
         sums = {"mask": total.clone(), "dice": total.clone(), "class": total.clone()}
         for step in range(S):
             chosen = answers.masks[step, targets.image, queries[step]].float()  # (M, h, w)
-            mask, dice = self.mask_losses(chosen, maps, candidates[targets.image], extra[targets.image])
+            mask, dice = self.mask_losses(chosen, maps, candidates, extra)
             wanted = torch.full(answers.classes.shape[1:3], answers.classes.shape[-1] - 1, device=maps.device)
             wanted[targets.image, queries[step]] = targets.label
             of_class = self.class_losses(answers.classes[step].float(), wanted)
@@ -144,22 +176,26 @@ class MaskClassificationObjective(SegmentationObjective):
         return losses, {f"{name}_loss": values.sum() / S for name, values in sums.items()}
 
     @torch.no_grad()
-    def matched(self, answers: QueryAnswers, targets: Targets, maps: Tensor, points: Tensor) -> Tensor:
+    def matched(
+        self, answers: QueryAnswers, targets: Targets, maps: Tensor, shared: "WeightedPoints"
+    ) -> Tensor:
         """Return the query of each target in each prediction (S, M)."""
         S, _, Q = answers.masks.shape[:3]
-        truth = at_points(maps[:, None], points[targets.image])[:, 0]  # (M, P)
+        truth = at_points(maps[:, None], shared.points[targets.image])[:, 0]  # (M, P)
         costs = []
         for step in range(S):
-            sampled = at_points(answers.masks[step].float(), points)  # (B, Q, P)
+            sampled = at_points(answers.masks[step].float(), shared.points)  # (B, Q, P)
             probabilities = answers.classes[step].float().softmax(dim=-1)
             for image, (first, count) in enumerate(
                 zip(starts_of(targets.counts), targets.counts, strict=True)
             ):
-                rows, wanted = sampled[image], truth[first : first + count]
+                rows, wanted, weights = (
+                    sampled[image], truth[first : first + count], shared.weights[image],
+                )  # fmt: skip
                 labels = targets.label[first : first + count]
                 costs.append(
-                    self.mask_weight * cross_entropies(rows, wanted)
-                    + self.dice_weight * dice_costs(rows, wanted)
+                    self.mask_weight * cross_entropies(rows, wanted, weights)
+                    + self.dice_weight * dice_costs(rows, wanted, weights)
                     - self.class_weight * probabilities[image][:, labels]
                 )
         # One copy to the host for all images and predictions.
@@ -173,25 +209,47 @@ class MaskClassificationObjective(SegmentationObjective):
         return torch.from_numpy(queries).to(maps.device).view(S, -1)
 
     def mask_losses(
-        self, logits: Tensor, maps: Tensor, candidates: Tensor, extra: Tensor
+        self, logits: Tensor, maps: Tensor, candidates: "WeightedPoints", extra: "WeightedPoints"
     ) -> tuple[Tensor, Tensor]:
         """Return cross-entropy and dice (M,) of mask logits (M, h, w) at points where they are least certain."""
         with torch.no_grad():
-            uncertain = -at_points(logits[:, None], candidates)[:, 0].abs()
-            best = uncertain.topk(self.num_points - self.num_random, dim=1).indices
-            points = torch.cat([candidates.gather(1, best[..., None].expand(-1, -1, 2)), extra], dim=1)
+            certain = at_points(logits[:, None], candidates.points)[:, 0].abs()
+            certain = certain.masked_fill(candidates.weights == 0, math.inf)
+            best = (-certain).topk(self.num_points - self.num_random, dim=1).indices
+            points = torch.cat(
+                [candidates.points.gather(1, best[..., None].expand(-1, -1, 2)), extra.points], dim=1
+            )
+            weights = torch.cat([candidates.weights.gather(1, best), extra.weights], dim=1)
             wanted = at_points(maps[:, None], points)[:, 0]
         sampled = at_points(logits[:, None], points)[:, 0]  # (M, P)
-        entropy = F.binary_cross_entropy_with_logits(sampled, wanted, reduction="none").mean(dim=1)
-        probability = sampled.sigmoid()
+        entropies = F.binary_cross_entropy_with_logits(sampled, wanted, weight=weights, reduction="none")
+        probability = sampled.sigmoid() * weights
         overlap = 2 * (probability * wanted).sum(dim=1) + 1
-        return entropy, 1 - overlap / (probability.sum(dim=1) + wanted.sum(dim=1) + 1)
+        dice = 1 - overlap / (probability.sum(dim=1) + (wanted * weights).sum(dim=1) + 1)
+        return entropies.sum(dim=1) / weights.sum(dim=1).clamp_min(1), dice
 
     def class_losses(self, logits: Tensor, wanted: Tensor) -> Tensor:
         """Return the weighted sum of cross-entropies over the queries of each image (B,)."""
         losses = F.cross_entropy(logits.transpose(1, 2), wanted, reduction="none")  # (B, Q)
         is_empty = wanted == logits.shape[-1] - 1
         return torch.where(is_empty, self.no_object_weight * losses, losses).sum(dim=1)
+
+
+class WeightedPoints(NamedTuple):
+    """Points of images or of targets, and how much each one counts."""
+
+    points: Tensor
+    """x and y from -1 to 1 (N, P, 2)."""
+    weights: Tensor
+    """From 0 to 1 (N, P)."""
+
+    def between(self, first: int, last: int | None) -> "WeightedPoints":
+        """Return the points from one number up to another."""
+        return WeightedPoints(self.points[:, first:last], self.weights[:, first:last])
+
+    def of(self, rows: Tensor) -> "WeightedPoints":
+        """Return the points of some rows (M,)."""
+        return WeightedPoints(self.points[rows], self.weights[rows])
 
 
 def present_classes(masks: Tensor, *, num_classes: int) -> Tensor:
@@ -218,14 +276,15 @@ def at_points(maps: Tensor, points: Tensor) -> Tensor:
     return F.grid_sample(maps, points[:, :, None], mode="bilinear", align_corners=False)[..., 0]
 
 
-def cross_entropies(logits: Tensor, wanted: Tensor) -> Tensor:
-    """Return the binary cross-entropy of each query (Q, P) with each target (m, P): (Q, m)."""
+def cross_entropies(logits: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
+    """Return the cross-entropy of each query (Q, P) with each target (m, P) at weighted points (P,): (Q, m)."""
     positive, negative = F.softplus(-logits), F.softplus(logits)
-    return (positive @ wanted.T + negative @ (1 - wanted).T) / logits.shape[1]
+    sums = positive @ (weights * wanted).T + negative @ (weights * (1 - wanted)).T
+    return sums / weights.sum().clamp_min(1)
 
 
-def dice_costs(logits: Tensor, wanted: Tensor) -> Tensor:
-    """Return the dice loss of each query (Q, P) with each target (m, P): (Q, m)."""
-    probability = logits.sigmoid()
-    overlap = 2 * probability @ wanted.T + 1
+def dice_costs(logits: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
+    """Return the dice loss of each query (Q, P) with each target (m, P) at weighted points (P,): (Q, m)."""
+    probability, wanted = logits.sigmoid() * weights, wanted * weights
+    overlap = 2 * logits.sigmoid() @ wanted.T + 1
     return 1 - overlap / (probability.sum(dim=1)[:, None] + wanted.sum(dim=1)[None] + 1)

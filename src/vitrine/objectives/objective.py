@@ -32,6 +32,7 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.preparing.training_view import TrainView
 from vitrine.errors import ConfigError
 from vitrine.models import Model, ModelConfig, ViT, ViTConfig
+from vitrine.models.dense.config import DenseConfig
 from vitrine.models.families import family_of
 from vitrine.objectives.teacher import Teacher, TeacherRequest
 from vitrine.runtime.processes import Processes
@@ -94,11 +95,8 @@ class Validation(Protocol):
     def pixel_scores(self, module: nn.Module) -> dict[str, float]:
         """Return mean IoU and accuracies of a dense model over all pixels of all pictures, at their own sizes."""
 
-    def box_scores(self, module: nn.Module, *, has_duplicates: bool) -> dict[str, float]:
-        """Return COCO's metrics of a detector over all pictures, at their own sizes.
-
-        `has_duplicates` says whether several predictions may belong to one object.
-        """
+    def object_scores(self, module: nn.Module, *, config: DenseConfig) -> dict[str, float]:
+        """Return COCO's metrics of the boxes or the masks of a model over all pictures, at their own sizes."""
 
     def representation(
         self, module: nn.Module, *, advice: str, information: float | None, num_outputs: int | None

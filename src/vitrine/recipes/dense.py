@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from vitrine.data.augmenting.augment import Augment
 from vitrine.objectives.detection import DetectionObjective
+from vitrine.objectives.instance_segmentation import InstanceObjective
 from vitrine.objectives.mask_classification import MaskClassificationObjective
 from vitrine.objectives.segmentation import SegmentationObjective
 from vitrine.objectives.set_detection import SetDetectionObjective
@@ -74,6 +75,26 @@ def eomt() -> Recipe:
     )  # fmt: skip
 
 
+def instances() -> Recipe:
+    """EoMT for objects: each query learns the mask of one object; the default for data with masks of objects.
+
+    Settings of `eomt`, with the scales of `boxes`. Unmeasured.
+    """
+    return Recipe(
+        name="instances",
+        claim="unmeasured",
+        size=WINDOW,
+        objective=InstanceObjective(),
+        augment=Augment(jitter=0.2),
+        epochs=50,
+        fewest_steps=500,
+        training=TrainingConfig(
+            optimizer="adamw", lr=1e-4, batch_size=16, warmup_steps=500, decay="cosine", weight_decay=0.05,
+            clip_norm=1.0, layer_decay=0.8, log_every=10,
+        ),
+    )  # fmt: skip
+
+
 def boxes() -> Recipe:
     """A dense detector on a simple feature pyramid, with the ViT fine-tuned: the default for data with boxes.
 
@@ -118,6 +139,7 @@ DENSE: dict[str, Callable[[], Recipe]] = {
     "masks": masks,
     "segmenter": segmenter,
     "eomt": eomt,
+    "instances": instances,
     "boxes": boxes,
     "yolos": yolos,
 }

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from vitrine.data.decoding.image_file import Pixels
 from vitrine.evaluation.detection import NAMES
 from vitrine.evaluation.mistakes import SURE_SCORE, BoxMistakes, Mistake, WorstBoxes
@@ -19,7 +17,7 @@ NOTHING, MISSED = "nothing", "not found"
 MEANINGS = {
     "AP": "average precision, IoU 50 to 95 %", "AP50": "at an IoU of 50 %", "AP75": "at an IoU of 75 %",
     "APs": "objects below 32 x 32 pixels", "APm": "objects up to 96 x 96 pixels", "APl": "larger objects",
-    "AR1": "recall with one box per picture", "AR10": "with ten boxes", "AR100": "with a hundred boxes",
+    "AR1": "recall with one answer per picture", "AR10": "with ten", "AR100": "with a hundred",
     "ARs": "recall of small objects", "ARm": "of middle-sized objects", "ARl": "of large objects",
 }  # fmt: skip
 
@@ -52,6 +50,7 @@ def box_section(
     score = mistakes.score
     rows = sorted(score.per_class.items(), key=lambda one: one[1])
     return {
+        "shapes": "masks" if mistakes.has_masks else "boxes",
         "score": score,
         "numbers": [(name, MEANINGS[name], score.numbers[name]) for name in NAMES],
         "rows": [(printable(name), value) for name, value in rows],
@@ -69,16 +68,17 @@ def box_section(
 
 def _card(card: BoxCard, classes: Sequence[str]) -> dict[str, Any]:
     truth, prediction = card.worst.truth, card.worst.prediction
-    is_sure = prediction.scores >= SURE_SCORE
+    sure = prediction.first(int((prediction.scores >= SURE_SCORE).sum()))
     return {
         "name": printable(card.name),
         "mistakes": [words_of(one, classes) for one in card.worst.mistakes[:MOST_WORDS]]
         + ([f"and {len(card.worst.mistakes) - MOST_WORDS} more"] if len(card.worst.mistakes) > MOST_WORDS else []),
-        "truth": data_url(drawn(card.pixels, truth.boxes, truth.labels, classes=classes), CARD_SIDE),
+        "truth": data_url(
+            drawn(card.pixels, truth.boxes, truth.labels, classes=classes, planes=truth.planes), CARD_SIDE
+        ),
         "predicted": data_url(
             drawn(
-                card.pixels, prediction.boxes[is_sure], prediction.labels[is_sure], classes=classes,
-                scores=np.asarray(prediction.scores[is_sure]),
+                card.pixels, sure.boxes, sure.labels, classes=classes, scores=sure.scores, planes=sure.planes
             ),
             CARD_SIDE,
         ),

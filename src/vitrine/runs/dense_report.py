@@ -88,7 +88,7 @@ def scored_boxes(
     assert isinstance(config, DenseConfig)
     predictions = predict_boxes(
         loaded.model.to(device), source, preprocess=loaded.preprocess, device=device, num_workers=workers,
-        precision=precision, has_duplicates=config.has_duplicates,
+        precision=precision, config=config,
     )  # fmt: skip
     return score_found(
         predictions, source.annotation, name_of=lambda index: printable(source.name(index)),

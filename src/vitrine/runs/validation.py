@@ -20,14 +20,16 @@ from vitrine.data.loading.order import Rows, evaluation_rows
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.source import NO_LABEL, Source, Subset
 from vitrine.errors import DataError
-from vitrine.evaluation.box_predictions import by_class, predict_boxes
+from vitrine.evaluation.box_predictions import predict_boxes
 from vitrine.evaluation.detection import score_boxes
 from vitrine.evaluation.feature_statistics import collapse_warning, effective_rank, spread
+from vitrine.evaluation.objects import by_class
 from vitrine.evaluation.outputs import Outputs, run_model
 from vitrine.evaluation.pixel_predictions import PixelPrediction, predict_pixels
 from vitrine.evaluation.probes import nearest_neighbours
 from vitrine.evaluation.segmentation import score_pixels
 from vitrine.evaluation.temperature import calibrated_loss
+from vitrine.models.dense.config import DenseConfig
 from vitrine.models.dropout import image_keys, randomness_of
 from vitrine.objectives.objective import PartsOf
 from vitrine.recipes.recipe import Recipe
@@ -103,14 +105,14 @@ class SplitValidation:
         summed = (mean_over(counts, self.processes) * world_size).round().long().cpu().numpy()
         return replace(score, confusion=summed, num_images=length).headline()
 
-    def box_scores(self, module: nn.Module, *, has_duplicates: bool) -> dict[str, float]:
-        """Return COCO's numbers over the boxes of all pictures, each at its own size."""
+    def object_scores(self, module: nn.Module, *, config: DenseConfig) -> dict[str, float]:
+        """Return COCO's numbers over the boxes or the masks of all pictures, each at its own size."""
         rank, world_size = self.processes.rank, self.processes.world_size
         length = len(self.source)
         own = []
         for prediction in predict_boxes(
             module, self.source, preprocess=self.preprocess, device=self.processes.device,
-            num_workers=self.workers, has_duplicates=has_duplicates,
+            num_workers=self.workers, config=config,
             indices=range(rank * length // world_size, (rank + 1) * length // world_size),
         ):  # fmt: skip
             if prediction.error is not None:

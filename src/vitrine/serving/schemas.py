@@ -77,16 +77,19 @@ class Box(BaseModel):
     score: float
     box: list[float] = Field(description="Left, top, right and bottom in pixels of the upright picture.")
     colour: str = Field(description="The colour that the page draws it in.")
+    mask: str | None = Field(
+        description="The mask in the box as a PNG in base64, transparent elsewhere; null for a model of boxes."
+    )
 
 
 class Located(BaseModel):
-    """The masks or boxes of a picture."""
+    """The masks, boxes or masks of objects of a picture."""
 
     model: str
-    answers: str = Field(description="masks or boxes")
+    answers: str = Field(description="masks, boxes or instances (masks of objects)")
     picture: list[int] = Field(description="Height and width of the upright picture in pixels.")
     mask: Mask | None
-    boxes: list[Box] | None = Field(description="At most 100 boxes, best first.")
+    boxes: list[Box] | None = Field(description="At most 100 objects, best first.")
     milliseconds: float
 
 
@@ -159,7 +162,7 @@ class ServedModel(BaseModel):
 
     name: str
     title: str = Field(description="The display name.")
-    answers: str = Field(description="classes (/predict), masks or boxes (/locate)")
+    answers: str = Field(description="classes (/predict); masks, boxes or instances (/locate)")
     variant: str | None
     backend: str
     image_size: list[int]

@@ -93,14 +93,14 @@ class ServedModel:
 
     @property
     def answers(self) -> str:
-        """The kind of the model's answers: classes of pictures, masks or boxes."""
+        """The kind of the model's answers: classes of pictures, masks, boxes, or masks of objects."""
         config = self.predictor.model.config
         return config.answers if isinstance(config, DenseConfig) else "classes"
 
     def located(self, data: bytes, *, max_pixels: int) -> ReadPicture:
         """Decode one upload for the task `location`."""
         return locate_request(
-            data, self.predictor.preprocess, has_boxes=self.answers == "boxes", max_pixels=max_pixels
+            data, self.predictor.preprocess, has_objects=self.answers != "masks", max_pixels=max_pixels
         )
 
     @property

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from vitrine.data.decoding.annotation import Annotation
-from vitrine.evaluation.box_predictions import BoxPrediction
 from vitrine.evaluation.mistakes import Mistake, mistakes_in, score_masks
+from vitrine.evaluation.objects import BoxPrediction
 
 
 def box(left: float) -> list[float]:

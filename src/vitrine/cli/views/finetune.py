@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vitrine.cli.lines import Line, Next, Table, Wrote
 from vitrine.cli.views.evaluate import number_lines as number_figures
+from vitrine.data.decoding.annotation import DataTask
 from vitrine.evaluation.familiarity import LEAST_HELD_OUT, false_alarms
 from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.number_line import NumberFigures
@@ -16,6 +17,9 @@ from vitrine.spelling import counted, duration, some_of
 HARD_TO_BEAT = 0.95
 # With fewer images, the expected calibration error depends mainly on their number.
 LEAST_FOR_ERROR = 100
+DENSE_ANSWERS: dict[DataTask, str] = {
+    "masks": "a mask", "boxes": "boxes", "instances": "masks of objects",
+}  # fmt: skip
 MEASURES: dict[ClassMeasure, str] = {"f1": "F1", "average_precision": "average precision"}
 
 
@@ -69,7 +73,7 @@ def dense_lines(result: TrainingResult) -> Iterator[Line]:
     """Show the scores of a run on masks or boxes, and what it wrote."""
     numbers, steps = result.evaluation, counted(result.steps, "step")
     names = {"mean_iou": "mean IoU", "pixel_accuracy": "pixel accuracy"}
-    if result.task == "boxes":
+    if result.task in ("boxes", "instances"):
         names = {"AP": "AP", "AP50": "AP50"}
     if all(name in numbers for name in names):
         when = f"after {steps}"
@@ -83,9 +87,7 @@ def dense_lines(result: TrainingResult) -> Iterator[Line]:
     yield Wrote(result.model, "weights, preprocessing, classes")
     if result.report is not None:
         yield Wrote(result.report, "curves")
-    note = (
-        "a mask and an overlay per picture" if result.task == "masks" else "boxes and an overlay per picture"
-    )
+    note = f"{DENSE_ANSWERS[result.task]} and an overlay per picture"
     yield Next("predict", (result.folder, "PICTURES"), {"out": result.task}, note=note)
 
 

@@ -89,6 +89,27 @@ def runs_of(mask: Mask) -> dict[str, Any]:
     return {"size": list(mask.shape), "counts": [0, *lengths] if len(flat) and flat[0] else lengths}
 
 
+def encode_segmentation(mask: Mask) -> dict[str, Any]:
+    """Return a mask (H, W) as COCO's results have it: runs as text."""
+    runs = runs_of(mask)
+    return {"size": runs["size"], "counts": runs_text(runs["counts"])}
+
+
+def runs_text(lengths: Sequence[int]) -> str:
+    """Write the lengths of runs as text: the inverse of `text_runs`."""
+    letters = []
+    for place, length in enumerate(lengths):
+        value = length - (lengths[place - 2] if place > 2 else 0)
+        while True:
+            code = value & (MORE - 1)
+            value >>= BITS
+            is_last = value == (-1 if code & SIGN else 0)
+            letters.append(chr(FIRST_LETTER + (code if is_last else code | MORE)))
+            if is_last:
+                break
+    return "".join(letters)
+
+
 def polygon_runs(polygon: Sequence[float], size: tuple[int, int]) -> list[int]:
     """Return the runs of a polygon: where its border, drawn five times finer, enters and leaves columns."""
     height, width = size

@@ -72,8 +72,12 @@ def plane_overlaps(
     for top in range(0, height, step):
         rows = slice(top, top + step)
         # Sums of ones are exact in fp32 up to 16 million, and no more pixels are unpacked.
-        a = unpacked(planes[:, rows], count).reshape(count, -1).astype(np.float32)
-        b = unpacked(others[:, rows], num_others).reshape(num_others, -1).astype(np.float32)
+        a, b = (
+            unpacked(part[:, rows], number)
+            .reshape(number, (min(top + step, height) - top) * width)
+            .astype(np.float32)
+            for part, number in ((planes, count), (others, num_others))
+        )
         both += a @ b.T
         own, other = own + a.sum(axis=1), other + b.sum(axis=1)
     return both, own, other

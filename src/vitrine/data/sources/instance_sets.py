@@ -47,7 +47,13 @@ LAYOUTS: Sequence[Layout] = (
 
 def recognises(address: str) -> bool:
     """Accept `instances:FOLDER`, and sets whose first object has an outline."""
-    return address.startswith(PREFIX)
+    if address.startswith(PREFIX):
+        return True
+    path = Path(address)
+    if not path.exists():
+        return False
+    layout = next((one for one in LAYOUTS if one.finds(path)), None)
+    return layout is not None and layout.is_meant(path)
 
 
 def open_all(address: str) -> dict[str, Source]:

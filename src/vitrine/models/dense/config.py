@@ -20,8 +20,8 @@ LEVELS = (4.0, 2.0, 1.0, 0.5, 0.25, 0.125)
 class DenseConfig:
     """A plain ViT without its head, and the number of classes; its families add their decoder."""
 
-    answers: ClassVar[Literal["masks", "boxes"]] = "masks"
-    """The output of the model: a class per pixel, or boxes of objects."""
+    answers: ClassVar[Literal["masks", "boxes", "instances"]] = "masks"
+    """The output of the model: a class per pixel, boxes of objects, or masks of objects."""
     has_duplicates: ClassVar[bool] = False
     """Whether several boxes may be predicted for one object, of which the best must be selected."""
 
@@ -134,10 +134,19 @@ class EoMTConfig(DenseConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class InstanceEoMTConfig(EoMTConfig):
+    """The same queries for objects: each predicts the mask of one object and its class."""
+
+    answers: ClassVar[Literal["masks", "boxes", "instances"]] = "instances"
+
+    num_classes: int = 20
+
+
+@dataclass(frozen=True, kw_only=True)
 class DetectorConfig(DenseConfig):
     """A dense detector without anchors on a simple feature pyramid (arXiv:2203.16527, 2108.07755)."""
 
-    answers: ClassVar[Literal["masks", "boxes"]] = "boxes"
+    answers: ClassVar[Literal["masks", "boxes", "instances"]] = "boxes"
     has_duplicates: ClassVar[bool] = True
 
     num_classes: int = 20
@@ -164,7 +173,7 @@ class DetectorConfig(DenseConfig):
 class YolosConfig(DenseConfig):
     """Detection tokens beside the patches of a ViT, each of which predicts one box (arXiv:2106.00666)."""
 
-    answers: ClassVar[Literal["masks", "boxes"]] = "boxes"
+    answers: ClassVar[Literal["masks", "boxes", "instances"]] = "boxes"
 
     num_classes: int = 20
     num_detections: int = 100

@@ -128,6 +128,20 @@ class EoMT(DenseModel):
         return range(self.vit.config.depth - self.config.num_blocks, self.vit.config.depth)
 
 
+class InstanceEoMT(EoMT):
+    """An EoMT of objects: each query predicts one, with its mask and its class."""
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Map normalised images (B, C, H, W) to logits of masks (B, Q, h, w) and class probabilities (B, Q, K)."""
+        masks, classes = self.answers(images)
+        return masks.float(), classes.float().softmax(dim=-1)[..., :-1]
+
+    def features(self, images: Tensor) -> dict[str, Tensor]:
+        """Return every intermediate of the ViT by name, and last the `masks` (B, Q, h, w) and `scores` (B, Q, K)."""
+        masks, scores = self(images)
+        return {**self.vit.features(images), "masks": masks, "scores": scores}
+
+
 class TrainedEoMT(nn.Module):
     """An EoMT with masked attention, as it is trained; called with images alone, it returns the model's output."""
 
@@ -135,10 +149,13 @@ class TrainedEoMT(nn.Module):
         super().__init__()
         self.model, self.num_points = model, num_points
 
-    def forward(self, images: Tensor, progress: Tensor | None = None) -> QueryAnswers | Tensor:
+    def forward(
+        self, images: Tensor, progress: Tensor | None = None
+    ) -> QueryAnswers | Tensor | tuple[Tensor, Tensor]:
         """Return the predictions before each block with queries and after the last, masked for this progress (B,)."""
         if progress is None:
-            return self.model(images)
+            answered: Tensor | tuple[Tensor, Tensor] = self.model(images)
+            return answered
         model, decoder = self.model, self.model.decoder
         tokens, grid = model.first_blocks(images)
         answers = []

@@ -13,6 +13,7 @@ from vitrine.models.dense.config import (
     DenseConfig,
     DetectorConfig,
     EoMTConfig,
+    InstanceEoMTConfig,
     LinearSegmenterConfig,
     SegmenterConfig,
     YolosConfig,
@@ -20,7 +21,7 @@ from vitrine.models.dense.config import (
     require_window,
 )
 from vitrine.models.dense.detector import Detector
-from vitrine.models.dense.eomt import EoMT
+from vitrine.models.dense.eomt import EoMT, InstanceEoMT
 from vitrine.models.dense.linear import LinearSegmenter
 from vitrine.models.dense.pyramid import level_grid
 from vitrine.models.dense.segmenter import Segmenter
@@ -190,4 +191,12 @@ DENSE_FAMILIES = (
         kind="YOLOS", config=YolosConfig, build=Yolos, cost=yolos_cost, resample=resample, resized=resized
     ),
     Family(kind="EoMT", config=EoMTConfig, build=EoMT, cost=eomt_cost, resample=resample, resized=resized),
+    Family(
+        kind="InstanceEoMT",
+        config=InstanceEoMTConfig,
+        build=InstanceEoMT,
+        cost=eomt_cost,
+        resample=resample,
+        resized=resized,
+    ),
 )

@@ -4,12 +4,12 @@ import { $, el, percent } from "./dom.js";
 
 const MOST_OPAQUE = 0.85; // what a mask covers stays visible
 const LEAST_SCORE = 0.05; // boxes below it are not requested
-export const locates = (model) => model.answers === "masks" || model.answers === "boxes";
+export const locates = (model) => ["masks", "boxes", "instances"].includes(model.answers);
 
-// Shows the controls that the models have: strength for masks, the least score for boxes.
+// Shows the controls that the models have: strength for masks, the least score for objects.
 export function showLocateControls(models, onChange) {
-  const boxes = models.some((model) => model.answers === "boxes");
-  const masks = models.some((model) => model.answers === "masks");
+  const boxes = models.some((model) => model.answers === "boxes" || model.answers === "instances");
+  const masks = models.some((model) => model.answers === "masks" || model.answers === "instances");
   const attentive = models.some((model) => model.num_layers);
   $("#mode").hidden = !attentive;
   $("#strength-control").hidden = !attentive && !masks;
@@ -24,11 +24,14 @@ const showScore = () => { $("#score-value").textContent = percent(leastScore());
 
 export async function askLocation(model, picture, signal) {
   const located = await ask(query("/locate", { model: model.name, least: LEAST_SCORE }), { picture: picture.blob, signal });
-  if (located.mask) {
-    const bytes = Uint8Array.from(atob(located.mask.png), (letter) => letter.charCodeAt(0));
-    located.bitmap = await createImageBitmap(new Blob([bytes], { type: "image/png" }));
-  }
+  if (located.mask) located.bitmap = await bitmapOf(located.mask.png);
+  for (const one of located.boxes ?? []) if (one.mask) one.bitmap = await bitmapOf(one.mask);
   return located;
+}
+
+function bitmapOf(png) {
+  const bytes = Uint8Array.from(atob(png), (letter) => letter.charCodeAt(0));
+  return createImageBitmap(new Blob([bytes], { type: "image/png" }));
 }
 
 export function drawLocation(canvas, located, strength) {
@@ -46,9 +49,15 @@ export function drawLocation(canvas, located, strength) {
   context.font = `600 ${letters}px system-ui, sans-serif`;
   context.textBaseline = "top";
   const shown = located.boxes.filter((one) => one.score >= leastScore());
-  for (const { label, score, box, colour } of shown.reverse()) { // the best last, on top
+  for (const { label, score, box, colour, bitmap } of shown.reverse()) { // the best last, on top
     const [left, top, right, bottom] = [box[0] * across, box[1] * down, box[2] * across, box[3] * down];
-    for (const [style, width] of [["#ffffffcc", 7], [colour, 4]]) {
+    if (bitmap) {
+      context.save();
+      context.globalAlpha = MOST_OPAQUE * strength;
+      context.drawImage(bitmap, left, top, right - left, bottom - top);
+      context.restore();
+    }
+    for (const [style, width] of bitmap ? [] : [["#ffffffcc", 7], [colour, 4]]) {
       context.lineWidth = width;
       context.strokeStyle = style;
       context.strokeRect(left, top, right - left, bottom - top);

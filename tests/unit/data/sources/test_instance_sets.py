@@ -44,6 +44,7 @@ def test_outlines_are_seen_in_the_data_and_boxes_and_class_masks_are_still_read(
         (voc_objects, "voc", ("masks",)),
     ):
         root = write(tmp_path / name)
+        assert task_of(str(root)) == ("masks" if name == "voc" else "instances")
         for other in (*others, "instances"):
             source = open_splits(f"{other}:{root}")["train"]
             assert (source.task, len(source)) == (other, 6)
