@@ -3,7 +3,12 @@
 The teacher and a ViT-S/16 differ in three things, each of which can be undone: patches of 14 pixels are resized to 16
 with the pseudo-inverse (FlexiViT, arXiv:2212.08013, section 3), positions from 37 x 37 to 14 x 14, and LayerScale's
 gains are multiplied into the matrices before them, which changes nothing.
+
+    python weights/starting.py DINOV2 OUT         # the teacher itself in half precision, to travel
+    python weights/starting.py DINOV2 OUT --student   # the ViT-S/16 that it becomes, before any training
 """
+
+import argparse
 
 import torch
 from torch import nn
@@ -41,9 +46,14 @@ def student_vit(name: str, start: str | None, *, teacher: str, drop: float) -> V
     return model
 
 
+def student_size() -> dict[str, int | None]:
+    """Return the input of a student in the form that `vitrine.load` takes."""
+    return {"size": SIZE, "patch": PATCH, "max_patches": None}
+
+
 def at_student_patches(teacher: str) -> ViT:
     """Load the teacher with the student's patches and positions."""
-    model = vitrine.load(teacher, image_size={"size": SIZE, "patch": PATCH, "max_patches": None}).model
+    model = vitrine.load(teacher, image_size=student_size()).model
     assert isinstance(model, ViT)
     return model
 
@@ -68,3 +78,20 @@ def without_layer_scale(model: ViT) -> ViT:
     plain.load_state_dict(weights)
     assert isinstance(plain, ViT)
     return plain.eval()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("teacher")
+    parser.add_argument("out")
+    parser.add_argument("--student", action="store_true")
+    options = parser.parse_args()
+    loaded = vitrine.load(options.teacher, image_size=student_size() if options.student else None)
+    model = without_layer_scale(loaded.model) if options.student else loaded.model
+    vitrine.save(model.half(), options.out, preprocess=loaded.preprocess)
+
+
+if __name__ == "__main__":
+    main()
