@@ -16,6 +16,7 @@ from tests.unit.studies.test_pool import wait_until
 from vitrine.errors import ConfigError
 from vitrine.reports.charts import Chart
 from vitrine.runtime.locks import require_lock
+from vitrine.studies.arms import FINE_FACTORS
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.registry import STUDIES, register_study
 from vitrine.studies.results import FILE, points_by
@@ -38,36 +39,37 @@ def test_a_tiny_study_runs_from_data_to_a_page_and_another_seed_adds_only_that_s
     once = inside(*study(tmp_path, "head,resolution", DATA, "--seeds", "1"))
     assert once.returncode == 0, once.stderr
     plan = once.stderr + once.stdout
-    assert "12 of 12 runs left" in plan and re.search(r"\d exaFLOPs", plan)
+    assert "24 of 24 runs left" in plan and re.search(r"\d exaFLOPs", plan)
     assert "Wrote" in once.stdout
     assert "Next:" in once.stdout
     head = (tmp_path / "head" / FILE).read_bytes()
     measured = lines(tmp_path / "head")
-    assert [line["seed"] for line in measured] == [0] * 8
+    assert [line["seed"] for line in measured] == [0] * 9
     assert all(0 <= line["measures"]["accuracy"] <= 1 for line in measured)
     assert all(0 <= line["measures"]["fewshot"] <= 1 for line in measured)
     # Weights stay only where another run begins with them, and no optimizer with them.
     assert not list(tmp_path.rglob("last.safetensors"))
-    [kept] = (tmp_path / "resolution" / "runs").iterdir()
-    assert kept.name.startswith("pre-training-seed0-")
-    names = {path.name for path in kept.iterdir()}
-    assert "model" in names and "checkpoints" not in names
+    kept = sorted((tmp_path / "resolution" / "runs").iterdir())
+    assert [path.name.partition("-seed0-")[0] for path in kept] == ["pre-training-longer", "pre-training"]
+    for folder in kept:
+        names = {path.name for path in folder.iterdir()}
+        assert "model" in names and "checkpoints" not in names
     assert not list((tmp_path / "head" / "runs").iterdir())
     larger = [line for line in lines(tmp_path / "resolution") if line["group"].startswith("larger")]
-    assert len(larger) == 2
+    assert len(larger) == 6
 
     twice = inside(*study(tmp_path, "head", DATA, "--seeds", "2"))
     assert twice.returncode == 0, twice.stderr
-    assert "Plan: 8 of 16 runs" in twice.stderr + twice.stdout
+    assert "Plan: 9 of 18 runs" in twice.stderr + twice.stdout
     assert (tmp_path / "head" / FILE).read_bytes().startswith(head)
-    assert [line["seed"] for line in lines(tmp_path / "head")] == [0] * 8 + [1] * 8
+    assert [line["seed"] for line in lines(tmp_path / "head")] == [0] * 9 + [1] * 9
 
     page = (tmp_path / "head" / "index.html").read_text()
     assert "class token" in page
     assert "<svg" in page
     again = inside(*study(tmp_path, "head", DATA, "--seeds", "2", "--json"))
     answer = json.loads(again.stdout)
-    assert answer["lines"][0]["finished"] == 16
+    assert answer["lines"][0]["finished"] == 18
     assert answer["lines"][0]["verdict"] in ("reproduced", "open", "contradicted")
 
     document = tmp_path / "docs" / "studies.md"
@@ -78,16 +80,16 @@ def test_a_tiny_study_runs_from_data_to_a_page_and_another_seed_adds_only_that_s
 
 
 def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    arguments = study(tmp_path, "resolution", DATA, "--seeds", "1", "--steps", "12")
-    results = tmp_path / "resolution" / FILE
-    runs = tmp_path / "resolution" / "runs"
+    arguments = study(tmp_path, "head", DATA, "--seeds", "1", "--steps", "6")
+    results = tmp_path / "head" / FILE
+    runs = tmp_path / "head" / "runs"
 
     def is_half_way() -> bool:
         assert process.poll() is None, process.communicate()
         others = [
             path
             for path in runs.glob("*/checkpoints/last.safetensors")
-            if "pre-training" not in str(path) and numbers_of(path)["step"]
+            if "class_token-lr0.1-" not in str(path) and numbers_of(path)["step"]
         ]
         return results.exists() and bool(others)
 
@@ -95,16 +97,16 @@ def test_a_study_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         wait_until(is_half_way, seconds=150)  # a busy machine
         process.kill()
     before = results.read_bytes()
-    finished = [line["run"] for line in lines(tmp_path / "resolution")]
+    finished = [line["run"] for line in lines(tmp_path / "head")]
     names = [path.parent.name.rpartition("-")[0] for path in runs.glob("*/checkpoints")]
     half_done = [name for name in names if name not in finished]
     after = inside(*arguments)
     assert after.returncode == 0, after.stderr
     assert results.read_bytes().startswith(before)
-    measured = lines(tmp_path / "resolution")
-    assert len(measured) == len({line["run"] for line in measured}) == 4
+    measured = lines(tmp_path / "head")
+    assert len(measured) == len({line["run"] for line in measured}) == 9
     resumed = {line["run"]: line["resumed_at"] for line in measured}
-    # Checkpoints are made half-way; fine-tuning takes 8 x 12 steps at this scale.
+    # Checkpoints are made half-way; a run takes 16 x 6 steps at this scale.
     assert [resumed[name] for name in half_done] == [48] or not half_done
     assert all(resumed[name] == 0 for name in finished)
     assert half_done or len(finished) > 1
@@ -133,29 +135,29 @@ def test_weights_that_were_removed_are_made_again_only_where_a_run_needs_them(tm
     assert inside(*arguments).returncode == 0
     shutil.rmtree(tmp_path / "resolution" / "runs")
     finished = inside(*arguments)
-    assert "All 4 runs have finished" in finished.stderr + finished.stdout
+    assert re.search(r"All \d+ runs have finished", finished.stderr + finished.stdout)
     results = tmp_path / "resolution" / FILE
     kept = [line for line in results.read_text().splitlines() if "fresh" not in line]
     results.write_text("\n".join(kept) + "\n")
     again = inside(*arguments)
-    assert "Plan: 2 of 4 runs" in again.stderr + again.stdout
-    assert sorted(line["run"] for line in lines(tmp_path / "resolution")[3:]) == [
-        "larger-fresh-positions-seed0",
+    assert "Plan: 4 of " in again.stderr + again.stdout
+    assert sorted(line["run"] for line in lines(tmp_path / "resolution")[len(kept) :]) == [
+        *(f"larger-fresh-positions-lr{factor:g}-seed0" for factor in FINE_FACTORS),
         "pre-training-seed0",
     ]
 
 
 def test_changed_data_is_not_taken_for_the_old(tmp_path: Path) -> None:
     for seed in ("0", "1"):
-        result = inside(*study(tmp_path, "resolution", f"{DATA}&seed={seed}", "--seeds", "1"))
-        assert "Plan: 4 of 4 runs" in result.stderr + result.stdout
-    measured = lines(tmp_path / "resolution")
-    assert len(measured) == 8
+        result = inside(*study(tmp_path, "head", f"{DATA}&seed={seed}", "--seeds", "1"))
+        assert "Plan: 9 of 9 runs" in result.stderr + result.stdout
+    measured = lines(tmp_path / "head")
+    assert len(measured) == 18
     assert len({line["series"] for line in measured}) == 2
     document = tmp_path / "studies.md"
     assert inside("study", "page", str(tmp_path), "--out", str(document)).returncode == 0
     # The document is about the last series alone.
-    assert "4 finished runs · 1" in document.read_text()
+    assert "9 finished runs · 1" in document.read_text()
     assert "seed=1' --scale tiny --seeds 1" in document.read_text()
 
 
@@ -210,7 +212,7 @@ def test_the_list_says_claim_runs_and_cost_of_every_study_and_reads_no_data() ->
     assert all(line["runs"] and line["claim"] and line["estimated_seconds"] > 0 for line in answer["lines"])
     shown = inside("study", "list", "--rate", "700").stdout
     assert "(appendix D.4, Table 8, Fig." in shown
-    assert re.search(r"small: 24 runs, \S+ exaFLOPs", shown)
+    assert re.search(r"small: 51 runs, \S+ exaFLOPs", shown)
 
 
 @pytest.mark.parametrize(

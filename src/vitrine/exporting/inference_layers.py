@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vitrine.models import ViT
 from vitrine.models.attention import UnbiasedKeys
+from vitrine.models.axial import axis_of
 from vitrine.models.config import ViTConfig
 from vitrine.models.encoder import Block, LayerScale, ParallelBlock
 from vitrine.models.resnet_stem import SameConv2d
@@ -208,6 +209,8 @@ def relative_keys(model: ViT, *, layer: int) -> Tensor | None:
 def logit_bias(model: ViT, *, layer: int) -> Tensor | None:
     """Return what a layer adds to its logits for the model's own grid, (1, H, T, T), or None."""
     config = model.config
+    if config.attention == "axial":  # minus infinity outside the lines
+        return axis_of(layer, config.grid_size).mask(device=torch.device("cpu"))[None, None]
     if config.positions != "relative_bias":
         return None
     table = model.positions[layer if config.position_placement == "every_layer" else 0]

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrine.models.axial import Axis
 from vitrine.models.choices import Norm
 from vitrine.models.config_checks import require_heads
 from vitrine.models.dropout import Dropout
@@ -18,9 +19,9 @@ from vitrine.models.touched import is_plain
 
 # Most attention weights that a written-out layer keeps for its backward pass: 64 MiB in bf16.
 MOST_WRITTEN_OUT = 2**25
-Places = Tensor | LogitBias | Rotation | Segments | None
+Places = Tensor | LogitBias | Rotation | Segments | Axis | None
 """Positions for attention: keys of relative positions (2 N - 1, D; appendix D.4), numbers added to the logits, a
-rotation, the pictures of a packed sequence, or None."""
+rotation, the pictures of a packed sequence, the lines of axial attention, or None."""
 
 
 class UnbiasedKeys(nn.Linear):
@@ -78,8 +79,22 @@ class SelfAttention(nn.Module):
             # Fused kernels draw their own random numbers; ours are keyed by image, so the weights are written out.
             mixed = self.dropout(self.weights_of(q, k, places)) @ v
             return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))
+        if isinstance(places, Axis):
+            lines = attend(places.fold(q), places.fold(k), places.fold(v), scale=self.scale)
+            mixed = places.unfold(lines, num_heads=self.num_heads)
+            return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))
         mixed = attend(q, k, v, bias=self.added_logits(q, places), scale=self.scale)  # (B, H, N, K), eqs. 6-7
         return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))  # (B, N, D), eq. 8
+
+    def is_plain(self) -> bool:
+        """Whether its layers are unchanged, with the usual scale, no norms of q and k and no dropout of weights."""
+        return (
+            self.scale is None
+            and isinstance(self.dropout, nn.Identity)
+            and is_plain(self.to_qkv, nn.Linear)
+            and is_plain(self.q_norm, nn.Identity)
+            and is_plain(self.k_norm, nn.Identity)
+        )
 
     def weights(self, tokens: Tensor, places: Places = None) -> Tensor:
         """Return the attention matrix A (B, H, N, N) that `forward` uses; each row sums to one (eq. 6)."""
@@ -125,7 +140,12 @@ class SelfAttention(nn.Module):
         return q.shape[-1] ** -0.5 if self.scale is None else self.scale
 
     def added_logits(self, q: Tensor, places: Places) -> Tensor | None:
-        """Return what relative positions add to the logits, or None; a rotation is already applied to q and k."""
+        """Return what relative positions or lines add to the logits, (B or 1, H, N, N), or None.
+
+        A rotation is already applied to q and k.
+        """
+        if isinstance(places, Axis):
+            return places.mask(device=q.device).to(q.dtype).expand(1, self.num_heads, -1, -1)
         if isinstance(places, LogitBias):
             return places.values[:, :, : q.shape[2]].to(q.dtype)
         return self.relative_logits(q, places) if isinstance(places, Tensor) else None

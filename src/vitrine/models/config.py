@@ -11,6 +11,7 @@ from vitrine.errors import ConfigError
 from vitrine.models.bit_config import BiTConfig  # noqa: F401 (earlier versions had it here)
 from vitrine.models.choices import (
     Activation,
+    Attention,
     DropRates,
     Gelu,
     Initialisation,
@@ -34,7 +35,7 @@ from vitrine.models.config_checks import (
 )
 from vitrine.models.sizes import as_size, require_tiling, shown  # noqa: F401 (earlier versions had them here)
 from vitrine.models.stem_configs import ResNetStemConfig, StemConfig  # noqa: F401 (earlier versions had it here)
-from vitrine.models.vit_checks import require_positions, require_rotary, require_tokens
+from vitrine.models.vit_checks import require_axial, require_positions, require_rotary, require_tokens
 from vitrine.spelling import nearest
 
 RATES = (
@@ -98,6 +99,8 @@ class ViTConfig:
 
     num_registers: int = 0
     has_distillation_token: bool = False
+    attention: Attention = "global"
+    """`axial`: tokens attend along their row, in every other block along their column (appendix D.6)."""
     num_branches: int = 1
     """Attention layers side by side in a block, then as many MLPs (arXiv:2203.09795); 2 in DeiT III's 18x2."""
     patch_bias: bool = True
@@ -158,6 +161,7 @@ class ViTConfig:
         require_positions(self)
         require_rotary(self)
         require_tokens(self)
+        require_axial(self)
         if self.mlp_norm and self.mlp != "swiglu":
             raise ConfigError(f"mlp_norm needs mlp='swiglu', got {self.mlp!r}", option="mlp_norm")
         if self.num_registers:

@@ -50,6 +50,8 @@ VARIANTS = (
     "ViT-L/16",
     "ViT-H/14",
     *DEIT3_VARIANTS,
+    "Axial-ViT-B/32",
+    "Axial-ViT-B/16",
     "R+ViT-Ti/16",
     "R26+ViT-S/32",
     "R50+ViT-B/32",
@@ -114,6 +116,7 @@ def resolve(name: str) -> tuple[ModelConfig, int | None]:
     for read in (
         read_deit3,
         read_vit,
+        read_axial,
         read_hybrid,
         read_bit,
         read_timm_vit,
@@ -144,6 +147,18 @@ def read_vit(name: str) -> Variant | None:
     # The paper writes ViT-b for a ViT-B of half the width; a name all in lower case means ViT-B as before.
     size = SHAPES["b"] if name.startswith("ViT") and match[1] == "b" else shape(match[1])
     return vit(size, patch_size=(int(match[2]), int(match[3] or match[2]))), None
+
+
+def read_axial(name: str) -> Variant | None:
+    """Read Axial-ViT-B/16 (appendix D.6): each block becomes one for rows and one for columns, each with an MLP."""
+    match = re.fullmatch(r"Axial-(ViT-.+)", name, re.IGNORECASE)
+    plain = read_vit(match[1]) if match else None
+    if plain is None:
+        return None
+    config, size = plain
+    assert isinstance(config, ViTConfig)
+    # A token outside the grid would lie in no row or column, so the patches are averaged.
+    return with_options(config, {"depth": 2 * config.depth, "attention": "axial", "pooling": "average"}), size
 
 
 def read_hybrid(name: str) -> Variant | None:

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from vitrine.errors import ConfigError
 from vitrine.models import packed
 from vitrine.models.attention import Places
+from vitrine.models.axial import axis_of
 from vitrine.models.config import ViTConfig, with_options
 from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Block, ParallelBlock, attention_pooling, cut_patches, encoder_layer
@@ -172,6 +173,8 @@ class ViT(Model):
             tokens = self.positions[self.config.peg_layers.index(layer - 1)](tokens, grid)
         elif self.config.position_placement != "stem":
             tokens = self.add_positions(tokens, grid, layer=layer)
+        if self.config.attention == "axial":
+            return tokens, axis_of(layer, grid)
         return tokens, None if self.rotary is None else self.rotary(grid, num_images=tokens.shape[0])
 
     def add_positions(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:

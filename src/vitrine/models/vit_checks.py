@@ -89,3 +89,25 @@ def require_rotary(config: Any) -> None:
         raise ConfigError(
             f"rotary_grid must be rows and columns, got {config.rotary_grid}", option="rotary_grid"
         )
+
+
+def require_axial(config: Any) -> None:
+    """Refuse axial attention where there are tokens outside the grid, or where a block has no counterpart."""
+    if config.attention != "axial":
+        return
+    if config.num_prefix_tokens + config.num_registers:
+        raise ConfigError(
+            "axial attention has no place for class, distillation or register tokens, which lie in no row or column; "
+            "use pooling='average' and none of them",
+            option="attention",
+        )
+    if config.depth % 2:
+        raise ConfigError(
+            f"axial attention needs an even depth, a block for rows and one for columns, got {config.depth}",
+            option="depth",
+        )
+    if config.positions in ("relative", "relative_bias") or config.rotary != "none":
+        raise ConfigError(
+            "axial attention cannot be combined with relative or rotary positions; use learned or fixed ones",
+            option="positions",
+        )

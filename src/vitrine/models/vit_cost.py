@@ -3,8 +3,11 @@
 Letters as in the paper: N patches, T tokens, D width, M MLP width, H heads.
 """
 
+import dataclasses
+
 from vitrine.models.config import ViTConfig
 from vitrine.models.cost import Cost, stem_cost
+from vitrine.models.packed import require_packable
 from vitrine.models.stem_configs import HMlpStemConfig
 
 PEG_CELLS = 9  # of the kernel of a position encoding generator
@@ -36,6 +39,14 @@ def vit_cost(config: ViTConfig) -> Cost:
         map_activations=kept_maps,
         checkpointed_map_activations=kept_maps,
     )
+
+
+def vit_cost_of_patches(config: ViTConfig, patches: int) -> Cost:
+    """Count a ViT for pictures of `patches` patches each, whatever their shape; the parameters stay the model's."""
+    require_packable(config)
+    strip = patches * config.patch_size[0], config.patch_size[1]
+    counted = dataclasses.replace(config, image_size=strip, positions_keep_aspect=False)
+    return dataclasses.replace(vit_cost(counted), params=vit_cost(config).params)
 
 
 def embedding_cost(config: ViTConfig) -> tuple[int, int, int]:
@@ -88,7 +99,9 @@ def block_cost(config: ViTConfig) -> tuple[int, int, int]:
     D, M, T, H = config.width, config.mlp_width, config.num_tokens, config.num_heads
     E = 2 * M if config.mlp == "swiglu" else M  # outputs of the MLP's first layer
     params = 4 * D * D + D * (E + M) + 5 * D + E + 2 * norm_params(config, D)
-    macs = T * (4 * D * D + D * (E + M)) + 2 * T * T * D
+    # Tokens with which each attends: all, or those of its line, in every other block of its row.
+    attended = sum(config.grid_size) / 2 if config.attention == "axial" else T
+    macs = T * (4 * D * D + D * (E + M)) + round(2 * T * attended * D)
     # Inputs of both norms and their outputs, q k v, the mixed values, what the activation keeps; softmax sums.
     kept_by_mlp = KEPT_BY_SWIGLU if config.mlp == "swiglu" else KEPT_BY_ACTIVATION[config.activation]
     kept = T * (8 * D + kept_by_mlp * M + H)

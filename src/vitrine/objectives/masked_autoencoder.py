@@ -189,6 +189,10 @@ def require_order_free(config: ViTConfig) -> None:
             "a masked autoencoder needs a ViT without convolutions, which would see hidden patches; "
             "hybrids can learn masked-patches"
         )
+    if config.attention != "global":
+        raise ConfigError(
+            "a masked autoencoder drops patches, which leaves no rows and columns; use attention='global'"
+        )
     if config.rotary != "none":
         raise ConfigError(
             "a masked autoencoder drops patches, whose rotary positions would move; use rotary='none'"

@@ -39,6 +39,7 @@ def record_recipe(
         size=32,
         views=Views(crop="padded", alternates_flip=True),
         augment=augment,
+        whitens_patches=True,
         phases=phases,
         epochs=epochs,
         training=TrainingConfig(

@@ -6,39 +6,47 @@ rate, then further out as long as the best lies at the edge. At scale `paper` th
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from vitrine.recipes import Recipe
 from vitrine.studies.record import FIRST_GRID, Run, Setup
-from vitrine.studies.results import Result, Results
+from vitrine.studies.results import Result, Results, best_option, is_at_edge
 from vitrine.studies.verdicts import EDGE, Finding, left_open
 
 Arms = Callable[[Setup], tuple[Run, ...]]
 # Rates that are tried are the scale's times powers of this.
 STEP = 2.0
 SEARCH_SHARE = 1 / 3
+# Candidates for the rate of fine-tuning, as factors on the recipe's; Table 4 tries four rates.
+FINE_FACTORS = (0.3, 1.0, 3.0)
+RATES_RULE = (
+    "Each arm has the learning rate that is best on held-out images in runs a third as long; open if that is at the "
+    "edge of the rates tried."
+)
 # The check of convergence: the reference arm is trained this much longer.
 LONGER, SUFFIX = 2, "-longer"
 
 
 def at_best_rates(setup: Setup, arms: Sequence[Run], *, reference: str = "") -> tuple[Run, ...]:
-    """Return the runs at their chosen rates, and those of the group `reference` also twice as long.
+    """Return the runs at their chosen rates, and those of the group `reference` also twice as long (not at `paper`).
 
     A run names the arm whose rate it waits for in `needs_rate`; one that begins with other weights keeps its own.
     """
     rated = tuple(_at_rate(setup, run) for run in arms)
-    return (*rated, *longer(rated, reference)) if reference else rated
+    return (*rated, *longer(rated, reference)) if reference and not setup.scale.is_paper else rated
 
 
 def search_of(arms: Arms) -> Arms:
-    """Return the search of a study: short runs of every arm at several rates, for the first seed."""
+    """Return the search of a study: short runs of every arm at several rates, on all images, for the first seed."""
 
     def search(setup: Setup) -> tuple[Run, ...]:
         if setup.seed or setup.scale.is_paper:
             return ()
         first: dict[str, Run] = {}
         for run in arms(setup):
-            if run.needs_rate and run.after is None:
-                first.setdefault(run.needs_rate, run)
+            is_larger = run.needs_rate in first and run.num_images is None
+            if run.needs_rate and run.after is None and (run.needs_rate not in first or is_larger):
+                first[run.needs_rate] = run
         return tuple(
             _tried(run, name, factor) for name, run in first.items() for factor in _factors(setup, name)
         )
@@ -83,9 +91,31 @@ def lengthened(recipe: Recipe, factor: float) -> Recipe:
     return dataclasses.replace(recipe, training=changed)
 
 
-def open_at_edge(findings: Sequence[Finding], results: Results) -> list[Finding]:
-    """Leave all findings open if a run's rate is the lowest or highest that was tried, or the only one."""
-    at_edge = any(is_at_edge_of_search(result) for result in results.measured)
+def at_fine_rates(run: Run) -> list[Run]:
+    """Return a fine-tuning run at every candidate rate."""
+    rates = {factor: factor * run.recipe.training.lr for factor in FINE_FACTORS}
+    return [
+        dataclasses.replace(
+            run, group=f"{run.group}-lr{factor:g}", settings={**run.settings, "lr": rate},
+            recipe=_with_rate(run.recipe, rate),
+        )
+        for factor, rate in rates.items()
+    ]  # fmt: skip
+
+
+def at_best_fine_rate(results: Results, **fixed: Any) -> tuple[list[float], bool]:
+    """Return the values at the rate that is best on held-out images, and whether that is at the grid's edge."""
+    rate = best_option(results, "lr", **fixed)
+    chosen = fixed if rate is None else {**fixed, "lr": rate}
+    return results.values(**chosen), is_at_edge(results, "lr", rate, **fixed)
+
+
+def open_at_edge(findings: Sequence[Finding], results: Results, *, is_narrow: bool = False) -> list[Finding]:
+    """Leave all findings open if a run's rate is the lowest or highest that was tried, or the only one.
+
+    The same if `is_narrow`: another rate of the study is at the edge of its grid.
+    """
+    at_edge = is_narrow or any(is_at_edge_of_search(result) for result in results.measured)
     return [left_open(finding, EDGE) for finding in findings] if at_edge else list(findings)
 
 

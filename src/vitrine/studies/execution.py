@@ -13,6 +13,7 @@ from vitrine.runtime.progress import announced, present
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.studies.datasets import make_arrays
 from vitrine.studies.estimate import Estimate, estimate
+from vitrine.studies.inside import DISTANCE, SIMILARITY
 from vitrine.studies.planning import Plan, new_runs, with_rates
 from vitrine.studies.pool import carry_out_all
 from vitrine.studies.record import Run
@@ -88,22 +89,24 @@ def matmul_rate(tflops: float | None) -> MatmulRate:
 
 def _plan_record(plans: Sequence[Plan], todo: Sequence[Run], *, jobs: int, rate: float | None) -> StudyPlan:
     total = sum(plan.num_expected for plan in plans)
-    waiting = sum(plan.num_expected - len(plan.runs) for plan in plans)
+    waiting = [run for plan in plans for run in plan.waiting()]
     if not todo:
         return StudyPlan(num_runs=total, num_unfinished=0, cost=None, jobs=jobs, rate=None)
     speed = matmul_rate(rate)
     data = plans[0].data["data"]
-    cost = estimate(todo, rate=speed.flops_per_second, num_test=data.counts[data.test_split])
-    return StudyPlan(num_runs=total, num_unfinished=len(todo) + waiting, cost=cost, jobs=jobs, rate=speed)
+    cost = estimate([*todo, *waiting], rate=speed.flops_per_second, num_test=data.counts[data.test_split])
+    return StudyPlan(
+        num_runs=total, num_unfinished=len(todo) + len(waiting), cost=cost, jobs=jobs, rate=speed
+    )
 
 
 def _make_arrays(plans: Sequence[Plan], todo: Sequence[Run], *, workers: int) -> list[str]:
     """Write the arrays that the runs read; return notes on images that cannot be read."""
     notes: list[str] = []
     for on, sets in {plan.on: plan.data for plan in plans}.items():
-        own = [run for run in todo if run.on == on] or [
-            run for plan in plans for run in plan.runs if run.on == on
-        ]
+        own = [run for run in todo if run.on == on]
+        own += [run for plan in plans if plan.on == on for run in plan.waiting()]
+        own = own or [run for plan in plans for run in plan.runs if run.on == on]
         for name, data in sets.items():
             sizes = {run.model.image_size[0] for run in own if run.work == "training" and run.data == name}
             sizes |= {run.model.image_size[0] for run in own if run.probes and name == "target0"}
@@ -131,7 +134,7 @@ def _run_all(
         left.update((run.on, run.study) for run in added)
         return added
 
-    waiting = sum(plan.num_expected - len(plan.runs) for plan in plans)
+    waiting = sum(len(plan.waiting()) for plan in plans)
     with announced("Studies", total=len(todo) + waiting) as advance:
         for done in carry_out_all(todo, carry_out_run, place, jobs=place.jobs, names=name_of, more=released):
             run = done.run
@@ -143,7 +146,11 @@ def _run_all(
             else:
                 append_result(plan.folder, _result_line(run, plan, done.values, scale=scale))
                 _clear(run)
-                shown = ", ".join(f"{key} {value:.4g}" for key, value in done.values["measures"].items())
+                shown = ", ".join(
+                    f"{key} {value:.4g}"
+                    for key, value in done.values["measures"].items()
+                    if not key.startswith((SIMILARITY, DISTANCE))
+                )
                 advance(1, f"{name_of(run)} {shown}")
             left[run.on, run.study] -= 1
             if not left[run.on, run.study]:

@@ -16,6 +16,7 @@ from vitrine.evaluation.outputs import Precision
 from vitrine.evaluation.speed import largest_batch, measure_speeds
 from vitrine.models import Model, build
 from vitrine.studies.datasets import StudyData, splits_of
+from vitrine.studies.inside import NUM_IMAGES, distance_by_head, similarity_by_offset
 from vitrine.studies.record import Run
 
 EVALUATION_BATCH = 1000
@@ -43,7 +44,19 @@ def measure_model(
             score = few_shot(model, data.get("target0", own), preprocess=preprocess, device=device)
         if score is not None:
             measures["fewshot"] = score
+    if run.inspects == "positions":
+        measures |= similarity_by_offset(model)
+    elif run.inspects == "attention":
+        measures |= distance_by_head(model, some_images(splits[own.test_split], preprocess, device=device))
     return measures
+
+
+def some_images(source: Source, preprocess: Preprocess, *, device: torch.device) -> Tensor:
+    """Return up to 128 normalised images of a set, evenly spread over it."""
+    rows = np.linspace(0, len(source) - 1, min(NUM_IMAGES, len(source))).round().astype(int)
+    return outputs_of(torch.Tensor.float, Subset(source, rows), preprocess=preprocess, device=device).to(
+        device
+    )
 
 
 def outputs_of(

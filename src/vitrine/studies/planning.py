@@ -43,7 +43,7 @@ class Plan:
     series: str
     """A hash of scale and data: results of one series are comparable."""
     command: str
-    num_expected: int
+    expected: tuple[Run, ...]
     """All runs, including those that wait for a rate."""
     remake: Callable[[Mapping[str, float], Grids], "Plan"]
     """Return this plan with the runs whose rates are chosen, and with wider grids of rates."""
@@ -61,6 +61,16 @@ class Plan:
     def page(self) -> str:
         """The name of the study's page."""
         return f"{self.on}.html" if self.on else PAGE
+
+    @property
+    def num_expected(self) -> int:
+        """The number of all runs, including those that wait for a rate."""
+        return len(self.expected)
+
+    def waiting(self) -> list[Run]:
+        """Return the runs that wait for a rate; their rates are not the final ones."""
+        known = {run.name for run in self.runs}
+        return [run for run in self.expected if run.name not in known]
 
     def finished(self) -> list[Result]:
         """Return the results of the runs that have finished, in the order of the plan."""
@@ -152,7 +162,7 @@ def plans_on(
                 out=out,
                 series=series,
                 command=command_of(study.name, scale, data=data, target=target),
-                num_expected=len(listed),
+                expected=tuple(listed),
                 remake=plan,
                 grids=grids,
                 on=on,

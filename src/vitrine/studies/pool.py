@@ -111,8 +111,8 @@ def longest_first(runs: Sequence[Run]) -> list[Run]:
     """Sort the runs of each study by the cost of each and of the runs that wait for it, highest first.
 
     One data set comes before the next, and one seed of every study before the next seed of any, so that results can
-    be read if time runs out; within a seed, studies keep their order. Searches come first; checks and runs
-    that must run alone come last.
+    be read if time runs out; within a seed, studies keep their order. Searches come first; checks, what only they
+    need, and runs that must run alone come last.
     """
 
     cost = {id(run): exaflops_of(run, run.recipe.training.total_steps) for run in runs}
@@ -121,13 +121,17 @@ def longest_first(runs: Sequence[Run]) -> list[Run]:
         for other in runs:
             if (other.on, other.study) == (run.on, run.study) and other.after == run.name:
                 weight[id(run)] += cost[id(other)]
+    waiting: dict[tuple[str, str, str | None], set[str]] = {}
+    for run in runs:
+        waiting.setdefault((run.on, run.study, run.after), set()).add(run.role)
     studies = list(dict.fromkeys(run.study for run in runs))
     searching = {(run.on, run.study) for run in runs if run.role == "search"}
 
     def place(run: Run) -> tuple[Any, ...]:
+        is_check = run.role == "check" or waiting.get((run.on, run.study, run.name)) == {"check"}
         is_later = run.role != "search" and (run.on, run.study) in searching and run.role != "preparation"
         return (
-            run.work == "speed", run.role == "check", run.turn, is_later, run.seed,
+            run.work == "speed", is_check, run.turn, is_later, run.seed,
             studies.index(run.study), -weight[id(run)],
         )  # fmt: skip
 

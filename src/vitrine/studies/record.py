@@ -18,6 +18,7 @@ from vitrine.studies.verdicts import Finding
 Role = Literal["measured", "preparation", "search", "check"]
 Work = Literal["training", "speed"]
 Use = Literal["weights", "teacher"]
+Inspects = Literal["", "positions", "attention"]
 # Powers of the step between learning rates that a search tries first.
 FIRST_GRID = (-1, 1)
 # Settings for when and where a run is executed, which do not change its result.
@@ -75,6 +76,8 @@ class Run:
     """Whether position embeddings from another resolution are resampled; otherwise they are new."""
     probes: bool = False
     """Whether 5-shot accuracy is measured on the target."""
+    inspects: Inspects = ""
+    """What is measured inside the trained model: similarity of positions, or distance of attention."""
     role: Role = "measured"
     work: Work = "training"
     needs_rate: str = ""

@@ -3,6 +3,7 @@
 from vitrine.errors import ConfigError, TryVerb
 from vitrine.spelling import nearest
 from vitrine.studies.experiments import (
+    attention_distance,
     compute,
     cost,
     data_size,
@@ -10,6 +11,7 @@ from vitrine.studies.experiments import (
     few_shot_vs_data,
     head,
     optimizer,
+    position_patterns,
     positions,
     resolution,
     self_supervision,
@@ -61,6 +63,8 @@ for _module in (
     shape,
     head,
     positions,
+    position_patterns,
+    attention_distance,
     cost,
     resolution,
     descendants,

@@ -161,6 +161,12 @@ def hybrid(scale: Scale, *, num_classes: int, **options: Any) -> ViTConfig:
     return vit(scale, num_classes=num_classes, patch_size=patch, stem=stem, **options)
 
 
+def axial(scale: Scale, *, num_classes: int) -> ViTConfig:
+    """Return the axial ViT of a scale (appendix D.6): each block becomes one for rows and one for columns."""
+    options: dict[str, Any] = {"attention": "axial", "pooling": "average", "depth": 2 * scale.depth}
+    return vit(scale, num_classes=num_classes, **options)
+
+
 def from_scratch(scale: Scale, *, seed: int, name: str, **changes: Any) -> Recipe:
     """Return the recipe of a run from scratch: AdamW, cosine, clipping; Table 3's on ImageNet at scale `paper`."""
     smoothing = changes.pop("label_smoothing", 0.0)

@@ -112,6 +112,13 @@ KINDS: dict[str, dict[str, object]] = {
         "stochastic_depth": 0.1,
         "drop_rates": "constant",
     },
+    "axial attention": {
+        **VIT,
+        "attention": "axial",
+        "depth": 4,
+        "pooling": "average",
+        "image_size": (32, 48),
+    },
     "hMLP stem": {**VIT, "patch_size": 16, "image_size": 64, "stem": "hmlp"},
     "hybrid on another network": {**VIT, "patch_size": 8, "stem": "two convolutions"},
     "activation checkpointing": {**VIT, "activation_checkpointing": True},

@@ -30,6 +30,9 @@ PINNED = {
     "ViT-L/32": 306_535_400,
     "ViT-L/16": 304_326_632,
     "ViT-H/14": 632_045_800,
+    # * ViT-B with average pooling, 86,566,120 and 88,222,696, and its twelve blocks of 7,087,872 a second time.
+    "Axial-ViT-B/16": 171_620_584,
+    "Axial-ViT-B/32": 173_277_160,
     "R+ViT-Ti/16": 6_337_704,
     "R26+ViT-S/32": 36_431_912,
     "R50+ViT-B/32": 110_945_832,  # *

@@ -1,6 +1,8 @@
 """Phases of a run, applied to its model: sizes, patches, cost, and what is refused."""
 
 import dataclasses
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import torch
 from unit.runs.simple import simple_run
 
+import vitrine
 from vitrine.cli.views.training_plan import phase_lines
 from vitrine.errors import ConfigError
 from vitrine.models import ViT, create_model
@@ -146,6 +149,35 @@ def test_a_smaller_image_is_antialiased_and_keeps_its_range() -> None:
     # A filter of two pixels of each shade leaves grey; without antialiasing half of the columns would be lost.
     assert smaller[..., 1:-1].sub(127.5).abs().max() < 1 and smaller.shape == (1, 3, 16, 16)
     assert resized(stripes, 32) is stripes
+
+
+def losses_of(folder: Path, *settings: str, device: str) -> list[float]:
+    vitrine.pretrain(
+        "generated:shapes?count=64&size=32&label=shape", recipe="demo", steps=24, batch_size=16, hold_out=0,
+        out=folder, device=device, workers=0, precision="fp32", log_every=1,
+        set=["phases=[{until: 0.3, size: 16}, {until: 0.6, patches: 0.5}, {hardest: 0.5}]", *settings],
+    )  # fmt: skip
+    records = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [record["loss"] for record in records if "loss" in record]
+
+
+def test_a_run_of_three_phases_trains_and_repeats_itself(tmp_path: Path) -> None:
+    losses = losses_of(tmp_path / "a", device="cpu")
+    assert len(losses) == 24 and losses == losses_of(tmp_path / "b", device="cpu")
+    assert losses != losses_of(tmp_path / "c", "phases=[]", device="cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", ["false", "true"])
+def test_recorded_steps_of_all_phases_have_the_losses_of_launched_ones(tmp_path: Path, compiled: str) -> None:
+    launched, recorded = (
+        losses_of(
+            tmp_path / graphs, f"training.graphs={graphs}", f"training.compile={compiled}", device="cuda"
+        )
+        for graphs in ("false", "true")
+    )
+    # Sums by atomics come in any order, and a learning rate in a tensor has 24 bits.
+    assert recorded == pytest.approx(launched, rel=1e-3)
 
 
 def test_the_plan_names_every_phase_with_its_steps() -> None:

@@ -229,6 +229,7 @@ def refuse_odd_vit(
         "a stem other than a ResNet": config.stem is not None
         and not isinstance(config.stem, ResNetStemConfig)
         and not (isinstance(config.stem, HMlpStemConfig) and allowed.get("hmlp")),
+        f"{config.attention} attention": config.attention != "global",
         "parallel branches in a block": config.num_branches > 1 and not allowed.get("branches"),
         "an attention scale of its own": config.attention_scale is not None,
         "positions that keep the aspect ratio": config.positions_keep_aspect

@@ -191,10 +191,10 @@ class YolosConfig(DenseConfig):
 
 def require_plain(config: ViTConfig) -> None:
     """Refuse a ViT whose tokens are not those of plain patches."""
-    if config.stem is not None or config.num_branches > 1:
+    if config.stem is not None or config.num_branches > 1 or config.attention != "global":
         raise ConfigError(
-            "a dense model needs a plain ViT, without a stem and with one branch per block; use ViT, DeiT, DINO or "
-            "DINOv2 weights"
+            "a dense model needs a plain ViT with global attention, without a stem and with one branch per block: "
+            "ViT, DeiT, DINO or DINOv2 weights"
         )
 
 

@@ -10,17 +10,19 @@ from vitrine.models.config import ModelConfig
 from vitrine.models.variants import configure
 from vitrine.recipes.pre_training import JFT, jft_like
 from vitrine.reports.charts import Chart, Point
-from vitrine.studies.arms import at_best_rates, open_at_edge, search_of
+from vitrine.studies.arms import RATES_RULE, at_best_rates, open_at_edge, search_of
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, point_at
-from vitrine.studies.scales import Scale, from_scratch, hybrid, resnet, vit
-from vitrine.studies.verdicts import Finding, above
+from vitrine.studies.scales import Scale, axial, from_scratch, hybrid, resnet, vit
+from vitrine.studies.verdicts import Finding, above, ahead
 
 FAMILIES = ("ViT", "ResNet", "hybrid")
+# One model, beside the ViT that it is made from (appendix D.6, Fig. 13).
+AXIAL, BASE = "axial ViT", "ViT-1"
 # Three sizes of each family, as factors on width and depth of the scale's base model.
 LEVELS = ((0.5, 2 / 3), (1.0, 1.0), (4 / 3, 4 / 3))
 # The arm that is also trained twice as long.
-REFERENCE = "ViT-1"
+REFERENCE = BASE
 # Table 6: exaFLOPs of pre-training on JFT and fine-tuned ImageNet accuracy.
 PAPER: dict[str, dict[str, tuple[float, float]]] = {
     "ViT": {
@@ -39,7 +41,7 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
 
 
 def family_models(scale: Scale, num_classes: int) -> list[tuple[str, str, ModelConfig]]:
-    """Return family, name and config of nine models."""
+    """Return family, name and config of nine models, and of an axial ViT."""
     models: list[tuple[str, str, ModelConfig]] = []
     for number, (wider, deeper) in enumerate(LEVELS):
         width = round(scale.width * wider / scale.num_heads / 4) * 4 * scale.num_heads
@@ -49,18 +51,18 @@ def family_models(scale: Scale, num_classes: int) -> list[tuple[str, str, ModelC
             ("ResNet", f"ResNet-{number}", resnet(scale, num_classes=num_classes, level=number)),
             ("hybrid", f"hybrid-{number}", hybrid(scale, num_classes=num_classes, **shape)),
         ]
-    return models
+    return [*models, (AXIAL, "axial-ViT-1", axial(scale, num_classes=num_classes))]
 
 
 def runs(setup: Setup) -> tuple[Run, ...]:
-    """List nine models of three families, each at its best rate; at scale `paper`, the rows of Table 6."""
+    """List nine models of three families and an axial ViT, each at its best rate; at scale `paper`, Table 6."""
     if setup.scale.is_paper:
         return tuple(paper_run(setup, name) for name in JFT)
     return at_best_rates(setup, arms(setup), reference=REFERENCE)
 
 
 def arms(setup: Setup) -> tuple[Run, ...]:
-    """List the nine models at the scale's rate."""
+    """List the models at the scale's rate."""
     scale, seed = setup.scale, setup.seed
     return tuple(
         Run(
@@ -121,13 +123,17 @@ def findings(results: Results) -> list[Finding]:
     low = max(curves["ViT"][0][0], curves["hybrid"][0][0])
     says = "a hybrid is ahead of a ViT at the smallest compute"
     compared.append(above(says, lead(results, "hybrid", "ViT", at=[low]), error))
+    lines, plain = results.values(family=AXIAL), results.values(model=BASE)
+    compared += ahead(
+        "an axial ViT is ahead of the ViT it is made from", lines, plain, spread=results.spread()
+    )
     return open_at_edge(compared, results)
 
 
 def charts(results: Results) -> list[Chart]:
     """Show accuracy over compute, with Table 6."""
     ours = {}
-    for family in FAMILIES:
+    for family in (*FAMILIES, AXIAL):
         points: list[Point] = []
         for model in results.options("model"):
             members = results.where(family=family, model=model)
@@ -147,14 +153,15 @@ def charts(results: Results) -> list[Chart]:
 STUDY = Study(
     name="compute",
     title="Accuracy against compute",
-    where="section 4.4, Fig. 5, Table 6",
+    where="section 4.4, Fig. 5, Table 6; appendix D.6, Fig. 13",
     claim="ViTs need two to four times less compute than ResNets for the same accuracy; hybrids are slightly "
-    "ahead of ViTs at small compute, and the lead vanishes at large compute.",
+    "ahead of ViTs at small compute, and the lead vanishes at large compute. Axial ViTs are better than the ViTs "
+    "they are made from, for more compute (appendix D.6).",
     rule="Test accuracy over log compute, linear between models of a family. (1) Over the common range of "
     "compute, ViTs are above ResNets on average by more than twice the standard error. (2) At the "
-    "smallest common compute, hybrids are above ViTs by more than twice the standard error. "
-    "Each model has the learning rate that is best on held-out images in runs a third as long; open if that is at "
-    "the edge of the rates tried.",
+    "smallest common compute, hybrids are above ViTs by more than twice the standard error. (3) The axial ViT "
+    "is above the ViT of as many blocks, each with half its layers, by more than twice the standard error. "
+    + RATES_RULE,
     runs=runs,
     search=search_of(arms),
     widens=True,

@@ -5,8 +5,16 @@ from typing import Any
 
 from vitrine.models.config import ModelConfig
 from vitrine.reports.charts import Chart, Point
+from vitrine.studies.arms import (
+    RATES_RULE,
+    at_best_fine_rate,
+    at_best_rates,
+    at_fine_rates,
+    open_at_edge,
+    search_of,
+)
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Results, point_at
+from vitrine.studies.results import Results, best_option, point_of
 from vitrine.studies.scales import Scale, fine_tuning, from_scratch, resnet, vit
 from vitrine.studies.verdicts import Finding, above, ahead, error_of
 
@@ -33,7 +41,15 @@ def model_of(name: str, scale: Scale, num_classes: int, *, dropout: float) -> Mo
 
 
 def runs(setup: Setup) -> tuple[Run, ...]:
-    """List pre-training and fine-tuning of every model on every subset with little and much regularisation."""
+    """List pre-training and fine-tuning of every model on every subset with little and much regularisation.
+
+    Each model is pre-trained at the rate that is best for it on all images.
+    """
+    return at_best_rates(setup, arms(setup), reference="small-ViT-1-little-lr1")
+
+
+def arms(setup: Setup) -> tuple[Run, ...]:
+    """List the runs, pre-training at the scale's rate."""
     scale, seed, study = setup.scale, setup.seed, "data-size"
     target, num_classes = setup.targets[0]
     listed = []
@@ -50,33 +66,40 @@ def runs(setup: Setup) -> tuple[Run, ...]:
                         weight_decay=scale.weight_decay * decay,
                     ),
                     num_images=None if share == 1 else max(round(share * setup.num_images), setup.num_classes),
+                    needs_rate=name,
                 )  # fmt: skip
                 listed += [
                     first,
-                    Run(
+                    *at_fine_rates(Run(
                         study=study, group=group, seed=seed, settings=settings, after=first.name, data=target,
                         model=model_of(name, scale, num_classes, dropout=0.0),
                         recipe=fine_tuning(scale, seed=seed, name=f"{group}, fine-tuning"),
-                        num_images=first.num_images if target == "data" else None,
-                    ),
+                        num_images=first.num_images if target == "data" else None, needs_rate=name,
+                    )),
                 ]  # fmt: skip
     return tuple(listed)
 
 
-def tuned(results: Results, model: str, share: float) -> list[float]:
-    """Return the accuracies with the better regularisation, chosen by the mean on held-out images."""
-    options = [
-        (statistics.fmean(held_out), results.values(model=model, share=share, regularisation=amount))
-        for amount in REGULARISATION
-        if (held_out := results.values("held_out", model=model, share=share, regularisation=amount))
-    ]
-    return max(options)[1] if options else []
+def tuned(results: Results, model: str, share: float) -> tuple[list[float], bool]:
+    """Return the accuracies with the better regularisation at its best rate, and whether that is at its grid's edge.
+
+    Both are chosen by the mean on held-out images.
+    """
+    options = []
+    for amount in REGULARISATION:
+        fixed: dict[str, Any] = {"model": model, "share": share, "regularisation": amount}
+        rate = best_option(results, "lr", **fixed)
+        held_out = results.values("held_out", **fixed, **({} if rate is None else {"lr": rate}))
+        if held_out:
+            options.append((statistics.fmean(held_out), at_best_fine_rate(results, **fixed)))
+    return max(options)[1] if options else ([], True)
 
 
 def findings(results: Results) -> list[Finding]:
     """Compare large and small ViT, and ResNet and ViT, on the smallest set and on all of it."""
     least, most = min(SHARES), max(SHARES)
-    small, large, net = ([tuned(results, name, share) for share in (least, most)] for name in MODELS)
+    best = {name: [tuned(results, name, share) for share in (least, most)] for name in MODELS}
+    small, large, net = ([values for values, _ in best[name]] for name in MODELS)
     if not all((*small, *large, *net)):
         return []
     spread = results.spread()
@@ -87,8 +110,7 @@ def findings(results: Results) -> list[Finding]:
     def gap(one: list[list[float]], other: list[list[float]], at: int) -> float:
         return statistics.fmean(one[at]) - statistics.fmean(other[at])
 
-    return [
-        *compared,
+    compared += [
         above(
             "the ViT catches up with the ResNet", gap(net, small, 0) - gap(net, small, 1),
             error_of(spread, *net, *small),
@@ -98,6 +120,9 @@ def findings(results: Results) -> list[Finding]:
             error_of(spread, *large, *small),
         ),
     ]  # fmt: skip
+    return open_at_edge(
+        compared, results, is_narrow=any(at_edge for one in best.values() for _, at_edge in one)
+    )
 
 
 def charts(results: Results) -> list[Chart]:
@@ -106,12 +131,8 @@ def charts(results: Results) -> list[Chart]:
     for name in MODELS:
         points: list[Point] = []
         for share in SHARES:
-            best = tuned(results, name, share)
-            for amount in REGULARISATION:
-                fixed: dict[str, Any] = {"model": name, "share": share, "regularisation": amount}
-                if best and results.values(**fixed) == best:
-                    points += point_at(results, share, **fixed)
-                    break
+            values, _ = tuned(results, name, share)
+            points += [point_of(share, values)] if values else []
         ours[name] = tuple(points)
     paper = {name: tuple(Point(x=x, y=y) for x, y in row.items()) for name, row in PAPER.items()}
     return [
@@ -135,8 +156,10 @@ STUDY = Study(
     rule="Test accuracy after fine-tuning, with the regularisation that is better on held-out images. (1) On"
     " the smallest set the ResNet is ahead of the small ViT by more than twice the standard error. (2) "
     "Its lead shrinks from the smallest set to all images, and (3) the large ViT gains on the small "
-    "one, each by more than twice the standard error.",
+    "one, each by more than twice the standard error. Fine-tuned at the best of three rates. " + RATES_RULE,
     runs=runs,
+    search=search_of(arms),
+    widens=True,
     findings=findings,
     charts=charts,
     departures="Fine-tuned on the same subset if there is no target set.",

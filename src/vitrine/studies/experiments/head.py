@@ -3,6 +3,7 @@
 import statistics
 
 from vitrine.reports.charts import Chart, Point
+from vitrine.studies.arms import at_best_rates
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, best_option, is_at_edge, point_at
 from vitrine.studies.scales import from_scratch, vit
@@ -15,9 +16,9 @@ WITHIN, MOST = 0.01, 0.03
 
 
 def runs(setup: Setup) -> tuple[Run, ...]:
-    """List every pooling at every learning rate."""
+    """List every pooling at every learning rate, and the class token at the scale's rate twice as long."""
     scale, seed = setup.scale, setup.seed
-    return tuple(
+    listed = tuple(
         Run(
             study="head", group=f"{option}-lr{factor:g}", seed=seed,
             settings={"pooling": name, "lr": scale.lr * factor},
@@ -28,6 +29,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
         for name, option in POOLINGS.items()
         for factor in FACTORS
     )  # fmt: skip
+    return at_best_rates(setup, listed, reference=f"{POOLINGS['class token']}-lr1")
 
 
 def best_rates(results: Results) -> dict[str, float]:

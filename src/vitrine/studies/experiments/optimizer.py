@@ -1,6 +1,7 @@
 """Adam against SGD for pre-training ResNets (appendix D.1, Table 7)."""
 
 from vitrine.reports.charts import Chart, Point
+from vitrine.studies.arms import at_best_rates
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, best_option, is_at_edge, paper_points, points_by
 from vitrine.studies.scales import fine_tuning, from_scratch, resnet
@@ -42,7 +43,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
                         recipe=fine_tuning(scale, seed=seed, name=f"{group}, fine-tuning"),
                     ),
                 ]  # fmt: skip
-    return tuple(listed)
+    return at_best_rates(setup, listed, reference=f"smaller-ResNet-{ADAM}-{RATES[ADAM][2]:g}")
 
 
 def best(results: Results, model: str, optimizer: str) -> tuple[float, list[float]] | None:

@@ -3,6 +3,7 @@
 import statistics
 
 from vitrine.reports.charts import Chart
+from vitrine.studies.arms import RATES_RULE, at_best_rates, open_at_edge, search_of
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, paper_points, points_by
 from vitrine.studies.scales import from_scratch, vit
@@ -33,13 +34,18 @@ PAPER = {
 
 
 def runs(setup: Setup) -> tuple[Run, ...]:
-    """List one run for each kind of positions, all else equal."""
+    """List one run for each kind of positions at its best rate, all else equal."""
+    return at_best_rates(setup, arms(setup), reference="1-D-stem")
+
+
+def arms(setup: Setup) -> tuple[Run, ...]:
+    """List the kinds at the scale's rate."""
     scale, seed = setup.scale, setup.seed
     return tuple(
         Run(
             study="positions", group=name.replace(" ", "-"), seed=seed, settings={"positions": name},
             model=vit(scale, num_classes=setup.num_classes, positions=kind, position_placement=placement),
-            recipe=from_scratch(scale, seed=seed, name=f"positions {name}"), probes=True,
+            recipe=from_scratch(scale, seed=seed, name=f"positions {name}"), probes=True, needs_rate=name,
         )
         for name, (kind, placement) in KINDS.items()
     )  # fmt: skip
@@ -64,7 +70,8 @@ def findings(results: Results) -> list[Finding]:
     if not is_narrow and width > max(gap, 2 * SURE * error):
         state = "opposite"
     says = f"all kinds are within half of that gap (best {best}, worst {worst})"
-    return [*compared, Finding(says=says, difference=width, error=error, state=state)]
+    compared.append(Finding(says=says, difference=width, error=error, state=state))
+    return open_at_edge(compared, results)
 
 
 def charts(results: Results) -> list[Chart]:
@@ -94,8 +101,10 @@ STUDY = Study(
     rule="Linear 5-shot accuracy, as in Table 8. (1) The mean of all kinds is above that of no positions by more "
     "than twice its standard error. (2) There is such a gap, and the best and the worst kind differ by at most half "
     "of it, or by at most twice the standard error of their difference; opposite if they differ by more "
-    "than the gap and four standard errors.",
+    "than the gap and four standard errors. " + RATES_RULE,
     runs=runs,
+    search=search_of(arms),
+    widens=True,
     findings=findings,
     charts=charts,
     measure="fewshot",

@@ -18,8 +18,9 @@ from vitrine.objectives.contrastive import ContrastiveObjective
 from vitrine.objectives.patch_targets import Target
 from vitrine.recipes.recipe import Recipe, Views
 from vitrine.reports.charts import Chart
+from vitrine.studies.arms import at_best_fine_rate, at_best_rates, at_fine_rates
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Results, best_option, is_at_edge, paper_points, point_of
+from vitrine.studies.results import Results, best_option, paper_points, point_of
 from vitrine.studies.scales import fine_tuning, from_scratch, vit
 from vitrine.studies.verdicts import EDGE, Finding, ahead, left_open
 
@@ -28,15 +29,16 @@ SCRATCH, SUPERVISED = "from scratch", "labels"
 LABELLED = 0.1
 # Factor on the steps of a run from scratch, with labels or without.
 PRE_TRAINING = 2
-# Candidates for the rate of fine-tuning, as factors on half of the scale's; each arm uses its own best.
-FACTORS = (0.3, 1.0, 3.0)
-PAPER = {SCRATCH: 77.9, "masked patches, mean colour": 79.9, SUPERVISED: 83.97}
+# Share of the patches that are corrupted in the paper's other attempt, as in BERT; otherwise half.
+FEW_CORRUPTED = 0.15
+COLOUR, FEW = "masked patches, mean colour", "masked patches, mean colour, 15 % corrupted"
+PAPER = {SCRATCH: 77.9, COLOUR: 79.9, SUPERVISED: 83.97}
 
 
-def masked(target: Target) -> Callable[[Recipe], Recipe]:
+def masked(target: Target, *, corrupted: float = 0.5) -> Callable[[Recipe], Recipe]:
     """Predict hidden patches (appendix B.1.2)."""
 
-    return lambda recipe: recipe.with_objective(MaskedPatchesObjective(target=target))
+    return lambda recipe: recipe.with_objective(MaskedPatchesObjective(target=target, corrupted=corrupted))
 
 
 def autoencoded(recipe: Recipe) -> Recipe:
@@ -84,7 +86,8 @@ def contrasted(kind: type[ContrastiveObjective]) -> Callable[[Recipe], Recipe]:
 
 # To add an objective, add one line here.
 OBJECTIVES: dict[str, Callable[[Recipe], Recipe]] = {
-    "masked patches, mean colour": masked("mean-color"),
+    COLOUR: masked("mean-color"),
+    FEW: masked("mean-color", corrupted=FEW_CORRUPTED),
     "masked patches, 4x4 pixels": masked("downsized-colors"),
     "masked patches, all pixels": masked("pixels"),
     "masked autoencoder": autoencoded,
@@ -98,7 +101,7 @@ OBJECTIVES: dict[str, Callable[[Recipe], Recipe]] = {
 
 def slug(name: str) -> str:
     """Convert a name to a folder name."""
-    return name.replace(",", "").replace(" ", "-")
+    return name.replace(",", "").replace(" %", "").replace(" ", "-")
 
 
 def runs(setup: Setup) -> tuple[Run, ...]:
@@ -117,54 +120,54 @@ def runs(setup: Setup) -> tuple[Run, ...]:
             recipe=dataclasses.replace(change(first), name=f"{name}, pre-training"), role="preparation",
         )  # fmt: skip
         listed += [prepared, *tuned(setup, name, after=prepared.name, few=few)]
-    return (*listed, *tuned(setup, SCRATCH, after=None, few=few))
+    listed += tuned(setup, SCRATCH, after=None, few=few)
+    return at_best_rates(setup, listed, reference=f"{slug(SCRATCH)}-lr1")
 
 
 def tuned(setup: Setup, name: str, *, after: str | None, few: int | None) -> list[Run]:
     """List the runs on few labels, one per learning rate; runs from scratch also take the steps of pre-training."""
     scale, (target, num_classes) = setup.scale, setup.targets[0]
     steps = scale.finetune_steps + (0 if after else PRE_TRAINING * scale.steps)
-    runs = []
-    for factor in FACTORS:
-        rate = factor * scale.lr / 2
-        adam: dict[str, Any] = {"optimizer": "adamw", "lr": rate, "weight_decay": scale.weight_decay}
-        recipe = fine_tuning(
-            scale, seed=setup.seed, name=f"{name}, fine-tuning, rate x {factor:g}", total_steps=steps, **adam
+    adam: dict[str, Any] = {"optimizer": "adamw", "lr": scale.lr / 2, "weight_decay": scale.weight_decay}
+    recipe = fine_tuning(scale, seed=setup.seed, name=f"{name}, fine-tuning", total_steps=steps, **adam)
+    return at_fine_rates(
+        Run(
+            study="self-supervision", group=slug(name), seed=setup.seed, settings={"objective": name}, after=after,
+            model=vit(scale, num_classes=num_classes, pooling="average"), recipe=recipe, probes=True, data=target,
+            num_images=few,
         )
-        runs.append(
-            Run(
-                study="self-supervision", group=f"{slug(name)}-lr{factor:g}", seed=setup.seed,
-                settings={"objective": name, "lr": rate}, after=after, recipe=recipe, probes=True,
-                model=vit(scale, num_classes=num_classes, pooling="average"), data=target, num_images=few,
-            )
-        )  # fmt: skip
-    return runs
-
-
-def best(results: Results, objective: str) -> tuple[list[float], bool]:
-    """Return the accuracies at the rate that is best on held-out images, and whether that is at the grid's edge."""
-    rate = best_option(results, "lr", objective=objective)
-    chosen = {"objective": objective} if rate is None else {"objective": objective, "lr": rate}
-    return results.values(**chosen), is_at_edge(results, "lr", rate, objective=objective)
+    )  # fmt: skip
 
 
 def findings(results: Results) -> list[Finding]:
     """Compare the paper's target, mean colours, with training from scratch and with labels."""
-    arms = [best(results, name) for name in (SCRATCH, SUPERVISED, "masked patches, mean colour")]
+    arms = [at_best_fine_rate(results, objective=name) for name in (SCRATCH, SUPERVISED, COLOUR)]
     (scratch, _), (labels, _), (paper, _) = arms
     if not (scratch and labels and paper):
         return []
     spread = results.spread()
     compared = ahead("masked patches first are better than from scratch", paper, scratch, spread=spread)
     compared += ahead("labels first are better still", labels, paper, spread=spread)
+    if results.where(objective=FEW):
+        compared += corruption(results)
     is_narrow = any(at_edge for _, at_edge in arms)
     return [left_open(finding, EDGE) for finding in compared] if is_narrow else compared
+
+
+def corruption(results: Results) -> list[Finding]:
+    """Compare half of the patches corrupted with 15 %: by 5-shot accuracy, as in the paper."""
+    half, few = (
+        results.values("fewshot", objective=name, lr=best_option(results, "lr", objective=name))
+        for name in (COLOUR, FEW)
+    )
+    says = "half of the patches corrupted are better than 15 % (5-shot)"
+    return ahead(says, half, few, spread=results.spread("fewshot"))
 
 
 def charts(results: Results) -> list[Chart]:
     """Show every way to start, with the paper's three numbers."""
     order = [SCRATCH, *OBJECTIVES]
-    means = {name: values for name in order if (values := best(results, name)[0])}
+    means = {name: values for name in order if (values := at_best_fine_rate(results, objective=name)[0])}
     known = sorted(means, key=lambda name: statistics.fmean(means[name]))
     return [
         Chart(
@@ -183,12 +186,14 @@ STUDY = Study(
     title="Self-supervised pre-training",
     where="section 4.6, appendix B.1.2",
     claim="Masked patch prediction lifts ViT-B/16 on ImageNet from 77.9 % (from scratch) to 79.9 %, still "
-    "about 4 points below supervised pre-training.",
+    "about 4 points below supervised pre-training. Corrupting 15 % of the patches instead of half is slightly "
+    "worse in 5-shot accuracy.",
     rule="Test accuracy after training on a tenth of the labels, each arm at the learning rate that is best on "
     "held-out images (open if that is at the edge of the grid); from scratch takes as many steps as pre-training and "
     "fine-tuning together. (1) After masked patch "
     "prediction of mean colours it is above training from scratch by more than twice the standard "
     "error. (2) After pre-training with all labels it is above that by more than twice the standard "
+    "error. (3) Half of the patches corrupted are above 15 % in 5-shot accuracy by more than twice the standard "
     "error. The other objectives are only shown.",
     runs=runs,
     findings=findings,

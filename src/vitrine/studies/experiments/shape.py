@@ -5,6 +5,7 @@ import statistics
 from typing import Any
 
 from vitrine.reports.charts import Chart, Point
+from vitrine.studies.arms import RATES_RULE, at_best_rates, open_at_edge, search_of
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import Scale, from_scratch, vit
@@ -49,7 +50,12 @@ def base_shape(scale: Scale) -> dict[str, Any]:
 
 
 def runs(setup: Setup) -> tuple[Run, ...]:
-    """List the base and every dimension at half and at twice its size."""
+    """List the base and every dimension at half and at twice its size, each at its best rate."""
+    return at_best_rates(setup, arms(setup), reference=f"{BASE}-1")
+
+
+def arms(setup: Setup) -> tuple[Run, ...]:
+    """List all shapes at the scale's rate."""
     scale, seed = setup.scale, setup.seed
 
     def run(dimension: str, factor: float, shape: dict[str, Any]) -> Run:
@@ -57,7 +63,7 @@ def runs(setup: Setup) -> tuple[Run, ...]:
         return Run(
             study="shape", group=group, seed=seed, settings={"dimension": dimension, "factor": factor},
             model=vit(scale, num_classes=setup.num_classes, **shape), probes=True,
-            recipe=from_scratch(scale, seed=seed, name=group),
+            recipe=from_scratch(scale, seed=seed, name=group), needs_rate=group,
         )  # fmt: skip
 
     scaled = [(name, factor) for name in DIMENSIONS for factor in FACTORS]
@@ -88,10 +94,11 @@ def findings(results: Results) -> list[Finding]:
     if depth is None or width is None or patch is None:
         return []
     both = (depth[1] ** 2 + width[1] ** 2) ** 0.5
-    return [
+    compared = [
         above("doubling the compute by depth gains more than by width", depth[0] - width[0], both),
         above("smaller patches help without more parameters", *patch),
     ]
+    return open_at_edge(compared, results)
 
 
 def charts(results: Results) -> list[Chart]:
@@ -120,8 +127,10 @@ STUDY = Study(
     "help without more parameters; scaling all dimensions together is robust.",
     rule="Test accuracy gained per doubling of compute between half and twice the base. (1) The gain of "
     "depth is above that of width by more than twice the standard error of their difference. (2) The "
-    "gain of smaller patches is above zero by more than twice its standard error.",
+    "gain of smaller patches is above zero by more than twice its standard error. " + RATES_RULE,
     runs=runs,
+    search=search_of(arms),
+    widens=True,
     findings=findings,
     charts=charts,
 )
