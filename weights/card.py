@@ -29,7 +29,6 @@ import vitrine
 from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.fewshot import fewshot_accuracy
 
-SHOTS = (1, 5, 10, 25)
 CUB, CARS = "cyizhuo/CUB-200-2011-dataset", "cyizhuo/Stanford-Cars-dataset"
 CIFAR_10, CIFAR_100 = "cyizhuo/CIFAR-10-dataset", "cyizhuo/CIFAR-100-dataset"
 PETS = "ml4py/dataset-iiit-pet"
@@ -50,6 +49,9 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--test", type=int, default=10_000, help="test photographs per set, spread over all")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
+        "--shots", default="1,5,10,25", help="photographs per class, with commas between them"
+    )
     parser.add_argument("--only", help="names of figures, with commas between them")
     options = parser.parse_args()
     predictor = vitrine.Predictor.open(options.model, device=options.device, image_size=options.size)
@@ -88,6 +90,7 @@ def clone(mirrors: Path, repository: str) -> Path:
 
 def few_shot(predictor: vitrine.Predictor, mirror: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Return accuracy per number of photographs per class, in closed form; training photographs are the published."""
+    wanted = [int(number) for number in options.shots.split(",")]
     train, test = splits(mirror)
     by_class = defaultdict(list)
     for one, label in train:
@@ -96,12 +99,12 @@ def few_shot(predictor: vitrine.Predictor, mirror: Path, options: argparse.Names
     train = [
         (one, label)
         for label, objects in by_class.items()
-        for one, _ in thinned([(one, label) for one in objects], 2 * SHOTS[-1])
+        for one, _ in thinned([(one, label) for one in objects], 2 * max(wanted))
     ]
     test = thinned(test, options.test)
     features = [embedded(predictor, mirror, rows) for rows in (train, test)]
     least = int(np.bincount(features[0][1]).min())
-    shots = [number for number in SHOTS if number <= least]
+    shots = [number for number in wanted if number <= least]
     scores = fewshot_accuracy(*features[0], *features[1], shots=shots, seeds=options.seeds)
     return {
         "test": len(features[1][1]),
