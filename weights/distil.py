@@ -71,6 +71,9 @@ def main() -> None:
     tests = {name: sets.pop(name) for name in list(sets) if SOURCES[name].share == 0}
     if options.tests is not None:
         without_copies(sets, teacher, options.tests, log)
+        sets = {name: images for name, images in sets.items() if len(images.pixels)}
+    if not sets:
+        raise SystemExit(f"{options.packs} holds no photographs to train on")
     teacher.fit(sets, log)
     for name, images in tests.items():
         log(event="teacher", set=name, **measure(teacher.tokens, teacher.head, images, side=196))
