@@ -33,6 +33,7 @@ from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.exporting import InferenceModel
 from vitrine.exporting.onnx_graph import OPSET, quietly, write_onnx
 from vitrine.models import create_model
+from vitrine.models.kernels import use_kernels
 
 TIMM = {
     "ViT-Ti/16": "vit_tiny_patch16_224",
@@ -160,13 +161,14 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     images = torch.randn(options.batch_size, 3, 224, 224)
     labels = torch.randint(0, 1000, (options.batch_size,))
 
-    def stepper(model: torch.nn.Module, *, is_bf16: bool, is_fused: bool) -> Run:
+    def stepper(model: torch.nn.Module, *, is_bf16: bool, is_fused: bool, is_compiled: bool = False) -> Run:
+        forward = torch.compile(model) if is_compiled else model
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=is_fused)
 
         def step() -> None:
             optimizer.zero_grad(set_to_none=True)
             with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
-                loss = torch.nn.functional.cross_entropy(model(images).float(), labels)
+                loss = torch.nn.functional.cross_entropy(forward(images).float(), labels)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -174,19 +176,22 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
         return step
 
     runs = {}
-    for precision in ("fp32", "bf16"):
+    for precision in options.precisions.split(","):
         is_bf16 = precision == "bf16"
-        ours = create_model(options.model, **blocks(options)).train()
-        theirs = timm.create_model(TIMM[options.model], pretrained=False, **blocks(options)).train()
-        # timm's own default for AdamW is not fused.
-        runs[f"timm {precision}"] = stepper(theirs, is_bf16=is_bf16, is_fused=False)
-        runs[f"vitrine {precision}"] = stepper(ours, is_bf16=is_bf16, is_fused=True)
+        for suffix in ("", ", compiled")[: 1 + options.compile]:
+            ours = create_model(options.model, **blocks(options)).train()
+            use_kernels(ours, device=images.device, precision=precision)  # as training does
+            theirs = timm.create_model(TIMM[options.model], pretrained=False, **blocks(options)).train()
+            # timm's own default for AdamW is not fused.
+            settings = {"is_bf16": is_bf16, "is_compiled": bool(suffix)}
+            runs[f"timm {precision}{suffix}"] = stepper(theirs, is_fused=False, **settings)
+            runs[f"vitrine {precision}{suffix}"] = stepper(ours, is_fused=True, **settings)
     times = race(runs, options.rounds)
-    result = told(times, peer="timm fp32")
-    for precision in ("fp32", "bf16"):
-        pairs = zip(times[f"timm {precision}"], times[f"vitrine {precision}"], strict=True)
+    result = told(times, peer=next(iter(runs)))
+    for name in (name for name in runs if name.startswith("vitrine")):
+        pairs = zip(times[f"timm {name.split()[1].strip(',')}"], times[name], strict=True)
         ratios = [theirs[1] / ours[1] for theirs, ours in pairs]
-        result[f"times timm, {precision}"] = {"processor": round(statistics.median(ratios), 3)}
+        result[f"times timm not compiled, {name}"] = {"processor": round(statistics.median(ratios), 3)}
     return result
 
 
@@ -230,7 +235,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--depth", type=int, help="blocks of both models [default: the variant's own]")
-    parser.add_argument("--compile", action="store_true", help="timm under torch.compile too")
+    parser.add_argument("--precisions", default="fp32,bf16", help="of training")
+    parser.add_argument("--compile", action="store_true", help="also under torch.compile (infer: timm only)")
     parser.add_argument("--eager", action="store_true", help="both in plain torch too")
     parser.add_argument("--predict", nargs="+", help="arguments of vitrine predict, for start")
     options = parser.parse_args()

@@ -9,10 +9,12 @@ from pictures import save
 import vitrine
 from vitrine.data.sources.opening import open_source
 from vitrine.data.sources.splitting import fold_numbers
+from vitrine.evaluation.outputs import run_model
 from vitrine.evaluation.trust import read_trust
 from vitrine.models import create_model
-from vitrine.runs import fold_training, train_run
+from vitrine.runs import fold_training, run_end, train_run
 from vitrine.runs.mixing import between, saved_weights
+from vitrine.runs.run_trust import store_trust
 from vitrine.training.loop import Run
 from vitrine.training.saving import weights_of
 
@@ -162,3 +164,38 @@ def test_folds_divide_every_class_evenly_and_no_group(desk):
     assert counts.sum() == len(source) and counts.min() >= 2
     assert (fold == fold_numbers(source, folds=3, groups=groups)).all()
     assert (fold != fold_numbers(source, folds=3, seed=1, groups=groups)).any()
+
+
+def test_after_the_last_step_the_training_images_pass_the_model_once(desk, tmp_path, monkeypatch):
+    passes, measured_again = [], []
+
+    def counted(model, source, **options):
+        passes.append((options.get("what"), len(source)))
+        return run_model(model, source, **options)
+
+    def twice(model, splits, **options):
+        trust = store_trust(model, splits, **options)
+        before = len(passes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VITRINE_CACHE", str(tmp_path / "empty"))
+            measured_again.append(store_trust(model, splits, **options))
+        del passes[before:]
+        return trust
+
+    for room in ("evaluation.features", "runs.run_trust"):
+        monkeypatch.setattr(f"vitrine.{room}.run_model", counted)
+    monkeypatch.setattr(run_end, "store_trust", twice)
+    # The rate is high enough for the trained weights to be chosen, not those that the closed form was solved on.
+    vitrine.finetune(
+        desk / "photos", model=desk / "model", out=tmp_path / "run", steps=12, batch_size=8, hold_out=1 / 3,
+        lr=3e-3, **OPTIONS,
+    )  # fmt: skip
+    num_trained = len(CLASSES) * EACH * 2 // 3
+    assert [what for what, count in passes if count == num_trained] in (
+        ["Extracting features", "Measuring the classes"],
+        ["Extracting features"],  # the closed form was the best: its features are known
+    )
+    kept, again = read_trust(tmp_path / "run" / "model").familiarity, measured_again[0].familiarity
+    assert len(kept.held_out) == num_trained // 2
+    # Other batches of the same images: the last bits differ.
+    torch.testing.assert_close(kept.held_out, again.held_out, rtol=1e-5, atol=1e-5)

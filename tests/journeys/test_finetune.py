@@ -507,13 +507,15 @@ def test_the_saved_weights_are_the_averages_where_there_are_any(
     )
     assert done.returncode == 0, done.stderr
     state = load_file(tmp_path / "run" / "checkpoints" / "best.safetensors")
+    assert all(name.startswith("averages.") for name in state)  # nothing else is read from it
+    trained = load_file(tmp_path / "run" / "checkpoints" / "last.safetensors")
     loaded = vitrine.load(tmp_path / "run")
     saved, temperature = loaded.model.state_dict(), loaded.record.calibration["temperature"]
     for name, value in saved.items():
         average = state[f"averages.{name}"]
         expected = average / temperature if name.startswith("head.") else average
         torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
-    assert any(not torch.equal(saved[name], state[f"model.{name}"]) for name in saved)
+    assert any(not torch.equal(saved[name], trained[f"model.{name}"]) for name in saved)
 
 
 def test_images_of_a_single_class_are_refused_since_there_is_nothing_to_tell_apart(

@@ -51,6 +51,7 @@ from vitrine.jobs.evaluation_inputs import (
 )
 from vitrine.jobs.model_argument import model_and_data, predicted_task
 from vitrine.jobs.test_images import open_test_images, require_memory
+from vitrine.models.packed import packed_attention
 from vitrine.models.sizes import ImageSize
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.processes import joined_processes, on_first_process
@@ -73,6 +74,8 @@ class EvaluatePlan:
     num_classes: int
     max_patches: int | None
     """The maximum number of patches per image, for models that keep the aspect ratio; None for others."""
+    packed_attention: str | None
+    """How attention inside images of any shape is computed; None for images of one size."""
     size: tuple[int, int]
     """Height and width in pixels."""
     device: str
@@ -230,6 +233,9 @@ def outputs_on(
                 num_images=len(matched),
                 num_classes=len(matched.classes),
                 max_patches=loaded.preprocess.max_patches,
+                packed_attention=packed_attention(
+                    loaded.preprocess.max_patches, loaded.model.config, processes.device
+                ),
                 size=loaded.preprocess.size,
                 device=str(processes.device),
                 precision=chosen,

@@ -86,6 +86,16 @@ class SelfAttention(nn.Module):
         mixed = attend(q, k, v, bias=self.added_logits(q, places), scale=self.scale)  # (B, H, N, K), eqs. 6-7
         return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))  # (B, N, D), eq. 8
 
+    def is_plain(self) -> bool:
+        """Whether its layers are unchanged, with the usual scale, no norms of q and k and no dropout of weights."""
+        return (
+            self.scale is None
+            and isinstance(self.dropout, nn.Identity)
+            and is_plain(self.to_qkv, nn.Linear)
+            and is_plain(self.q_norm, nn.Identity)
+            and is_plain(self.k_norm, nn.Identity)
+        )
+
     def weights(self, tokens: Tensor, places: Places = None) -> Tensor:
         """Return the attention matrix A (B, H, N, N) that `forward` uses; each row sums to one (eq. 6)."""
         q, k, _ = self.project(tokens, places=places)

@@ -12,6 +12,7 @@ from vitrine.models.choices import Activation, Gelu, MlpKind, Norm
 from vitrine.models.config import ViTConfig
 from vitrine.models.dropout import Dropout, StochasticDepth
 from vitrine.models.norms import activation_of, make_norm
+from vitrine.models.touched import is_plain
 
 MLP_RATIO = 4  # hidden width of the MLP, in widths (Table 1)
 
@@ -47,6 +48,16 @@ class Mlp(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens (..., D) to (..., D)."""
         return self.dropout(self.contract(self.hidden_dropout(self.activate(self.expand(tokens)))))
+
+    def is_plain(self) -> bool:
+        """Whether it has GELU and every layer inside is unchanged, so that its weights determine its result."""
+        return (
+            self.activation == "gelu"
+            and is_plain(self.expand, nn.Linear)
+            and is_plain(self.contract, nn.Linear)
+            and is_plain(self.hidden_dropout, Dropout)
+            and is_plain(self.dropout, Dropout)
+        )
 
 
 class GatedMlp(nn.Module):

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrine.checkpoints import Loaded, load
 from vitrine.data.sources.source import NO_LABEL, Source, Subset
 from vitrine.evaluation.familiarity import fit_familiarity
-from vitrine.evaluation.features import logits_and_features
+from vitrine.evaluation.features import extract_features, logits_and_features
 from vitrine.evaluation.outputs import Outputs, run_model, this_rank
 from vitrine.evaluation.prediction_sets import held_out_scores
 from vitrine.evaluation.trust import Trust, write_trust
@@ -59,7 +59,9 @@ def store_trust(
         return Trust()
     loaded.model.to(device)
     train = sampled(splits["train"], most=MOST_IMAGES, least_per_class=LEAST_PER_CLASS, seed=seed)
-    _, rows, labels = measured(loaded, train, device=device, workers=workers)
+    rows, labels = training_features(
+        loaded, train, device=device, workers=workers, is_whole=train is splits["train"]
+    )
     held_out_rows, scores = None, None
     if left_out is not None:
         if not splits["train"].is_multi_label:
@@ -76,6 +78,20 @@ def store_trust(
     if this_rank()[0] == 0:
         write_trust(model, trust)
     return trust
+
+
+def training_features(
+    loaded: Loaded, source: Source, *, device: torch.device | str, workers: int, is_whole: bool
+) -> tuple[Tensor, Tensor]:
+    """Return features (N, D) and first labels (N,) of the readable, labelled images, cached by `save_statistics`."""
+    features = extract_features(
+        loaded.model, source, preprocess=loaded.preprocess, num_workers=workers, device=device,
+        # A sample of a large set has no features in the cache, and nobody will ask for them again.
+        cache=is_whole, what="Measuring familiarity",
+    )  # fmt: skip
+    first = features.labels[:, 0] if source.is_multi_label else features.labels
+    keep = torch.from_numpy(first != NO_LABEL)
+    return features.rows[keep], torch.from_numpy(first.astype(np.int64))[keep]
 
 
 def measured(

@@ -9,7 +9,7 @@ split.csv          which images were held out
 data.json          sizes, fingerprints and problems of the data
 metrics.jsonl      one record per line: logged steps and evaluations
 log.txt            notices with their time
-checkpoints/       last, best and stopped: weights and optimizer state
+checkpoints/       last and stopped: weights and optimizer state; best: weights
 closed_form/       the model with the head that was solved before training: usable within a minute
 model/             the trained model with its record
 pictures/          what the model sees along the way, for objectives that draw it

@@ -10,7 +10,7 @@ from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.runtime.progress import notice
 from vitrine.runtime.remote_run import publish_run
 from vitrine.runtime.run_address import shown_place
-from vitrine.runtime.run_folder import LAST, STOPPED
+from vitrine.runtime.run_folder import BEST, LAST, STOPPED
 from vitrine.spelling import some_of
 from vitrine.training.config import TrainingConfig
 from vitrine.training.metrics_log import RunningSums
@@ -35,7 +35,10 @@ class Checkpoints:
         """Save the state; if the disk is full, warn and continue, unless `must` is set."""
         path = self.folder / name
         try:
-            save_state(self.state, path, processes=self.processes, shard=self.shard, keeps_old=name == LAST)
+            save_state(
+                self.state, path, processes=self.processes, shard=self.shard, keeps_old=name == LAST,
+                weights_only=name == BEST,
+            )  # fmt: skip
         except (CheckpointError, RepeatedError) as error:
             if must and isinstance(error, CheckpointError):
                 advice = [*error.advice, self.resuming("to continue from it")]

@@ -46,22 +46,32 @@ STATE, CHECKSUMS = "vitrine_state", "vitrine_checksums"
 
 
 def save_state(
-    state: TrainingState, path: Path, *, processes: Processes, shard: bool = False, keeps_old: bool = False
+    state: TrainingState,
+    path: Path,
+    *,
+    processes: Processes,
+    shard: bool = False,
+    keeps_old: bool = False,
+    weights_only: bool = False,
 ) -> None:
     """Write the state so that a crash leaves the old or the new one; a sharded state as a folder without suffix.
 
-    With `keeps_old`, the previous state is kept, in case this one gets damaged.
+    With `keeps_old`, the previous state is kept, in case this one gets damaged. With `weights_only` the tensors are
+    those that `weights_of` reads: no run can be resumed from them, and they take a fraction of the bytes.
     """
+    tensors = state.weights() if weights_only else state.tensors()
     if shard and processes.world_size > 1:
-        save_sharded(state, sharded_path(path), processes=processes, keeps_old=keeps_old)
+        save_sharded(state, tensors, sharded_path(path), processes=processes, keeps_old=keeps_old)
         on_first_process(lambda: _remove_files(path), processes)
         return
-    on_first_process(lambda: save_whole(state, path, keeps_old=keeps_old), processes)
+    on_first_process(lambda: save_whole(state, tensors, path, keeps_old=keeps_old), processes)
 
 
-def save_whole(state: TrainingState, path: Path, *, keeps_old: bool = False) -> None:
-    """Write the state as one file."""
-    tensors = {name: value.detach().cpu().contiguous() for name, value in state.tensors().items()}
+def save_whole(
+    state: TrainingState, tensors: dict[str, Tensor], path: Path, *, keeps_old: bool = False
+) -> None:
+    """Write tensors and numbers of the state as one file."""
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     require_free_space(path.parent, num_bytes(tensors), purpose="a checkpoint")
     numbers = json.dumps(state.numbers())
     sums = {STATE: _checksum(numbers.encode())} | {name: _checksum(value) for name, value in tensors.items()}

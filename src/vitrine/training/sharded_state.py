@@ -40,9 +40,16 @@ def sharded_path(path: Path) -> Path:
     return path.with_suffix("")
 
 
-def save_sharded(state: TrainingState, path: Path, *, processes: Processes, keeps_old: bool = False) -> None:
-    """Write every process's part into a new folder, then replace the old one by it."""
-    fresh, tensors = fresh_path(path), state.tensors()
+def save_sharded(
+    state: TrainingState,
+    tensors: dict[str, Tensor],
+    path: Path,
+    *,
+    processes: Processes,
+    keeps_old: bool = False,
+) -> None:
+    """Write every process's part of the tensors into a new folder, then replace the old one by it."""
+    fresh = fresh_path(path)
 
     def prepare() -> None:
         if not path.exists() and (fresh / NUMBERS).exists():  # a crash came between two renames

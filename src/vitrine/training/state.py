@@ -81,6 +81,12 @@ class TrainingState:
             tensors |= {f"averages.{name}": value for name, value in self.averages.weights.items()}
         return tensors
 
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights to use, under the names of `tensors`: the averages, if there are any."""
+        prefix = "model." if self.averages is None else "averages."
+        values = self.model.state_dict() if self.averages is None else self.averages.weights
+        return {f"{prefix}{name}": value for name, value in values.items()}
+
 
 def num_bytes(tensors: dict[str, Tensor]) -> int:
     """Count the bytes of tensors, including the shards of other processes."""

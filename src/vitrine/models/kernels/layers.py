@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrine.models.attention import Places, SelfAttention
-from vitrine.models.dropout import Dropout
 from vitrine.models.encoder import Mlp
 from vitrine.models.kernels import fp8, packed_attention
 from vitrine.models.kernels.gelu import bias_gelu
@@ -51,16 +50,6 @@ class FastMlp(Mlp):
             return contract(hidden).view(tokens.shape)
         return contract(bias_gelu(F.linear(tokens, expand.weight), expand.bias, tanh=tanh))
 
-    def is_plain(self) -> bool:
-        """Whether every layer inside is unchanged, so that its weights determine its result."""
-        return (
-            self.activation == "gelu"
-            and is_plain(self.expand, nn.Linear)
-            and is_plain(self.contract, nn.Linear)
-            and is_plain(self.hidden_dropout, Dropout)
-            and is_plain(self.dropout, Dropout)
-        )
-
 
 class FastSelfAttention(SelfAttention):
     """Self-attention on packed q, k and v."""
@@ -78,16 +67,6 @@ class FastSelfAttention(SelfAttention):
         in_precision = fp8 if self.in_fp8 and fp8.suits(tokens) else packed_attention
         mixed = in_precision.project_and_attend(tokens, self.to_qkv.weight, self.to_qkv.bias, num_heads=H)
         return self.to_out(mixed)
-
-    def is_plain(self) -> bool:
-        """Whether the layers that the kernels replace compute as built, and as the kernels do."""
-        return (
-            self.scale is None
-            and isinstance(self.dropout, nn.Identity)
-            and is_plain(self.to_qkv, nn.Linear)
-            and is_plain(self.q_norm, nn.Identity)
-            and is_plain(self.k_norm, nn.Identity)
-        )
 
 
 def speed_up(model: nn.Module, *, in_fp8: bool = False) -> nn.Module:
