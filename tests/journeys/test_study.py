@@ -276,7 +276,7 @@ def test_the_study_of_descendants_trains_every_method_and_the_teacher_of_one(tmp
     assert "DeiT's token is better than" in done.stdout
 
 
-# Its own test trains it from generated pictures too.
+# The other three have tests of their own.
 OTHERS = [name for name in STUDIES if name not in ("descendants", "head", "resolution")]
 
 
@@ -287,9 +287,14 @@ def test_every_study_runs_from_data_to_a_verdict_at_scale_tiny(name: str, tmp_pa
     done = inside(*study(tmp_path, name, pictures, "--seeds", "1", "--steps", "0.13", "--json"))
     assert done.returncode == 0, done.stderr
     (line,) = json.loads(done.stdout)["lines"]
-    assert line["finished"] == line["runs"] and line["verdict"] != "not measured" and line["findings"]
+    assert line["finished"] == line["runs"]
+    # The families of the smallest models have no compute in common.
+    assert (line["verdict"] == "not measured") is (name == "compute")
     measured = lines(tmp_path / name)
-    assert all(run["launched"] == "" for run in measured if "launched" in run)
+    assert (
+        all(0 <= run["measures"]["accuracy"] <= 1 for run in measured if run["role"] == "measured")
+        or name == "cost"
+    )
     # Every study but that of speeds trains one arm twice as long.
     assert any(run["role"] == "check" for run in measured) is (name != "cost")
     assert "<svg" in (tmp_path / name / "index.html").read_text()
