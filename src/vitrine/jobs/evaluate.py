@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from vitrine.checkpoints import Loaded, load
+from vitrine.data.sources.opening import read_as
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
@@ -42,7 +43,6 @@ from vitrine.jobs.evaluation_files import (
     write_score,
 )
 from vitrine.jobs.evaluation_inputs import (
-    as_labelled_with,
     chosen_views,
     is_file_of_boxes,
     is_folder_of_masks,
@@ -161,7 +161,7 @@ def evaluate_model(
         require_no_views(views, task)
         evaluate = evaluate_mask_model if task == "masks" else evaluate_box_model
         return evaluate(
-            model, as_labelled_with(task, data), split=split, out=out, image_size=image_size, workers=workers,
+            model, read_as(data, task), split=split, out=out, image_size=image_size, workers=workers,
             device=device, precision=precision, is_overwriting=is_overwriting,
         )  # fmt: skip
     name, source = open_test_images(model, data, split)
