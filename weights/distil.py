@@ -1,146 +1,143 @@
-"""Train the bundled model: distil DINOv2 ViT-S/14 into a ViT-Ti/16 on packed public images, on one GPU.
+"""Train the models of the box: distil DINOv2 ViT-S/14 into ViTs with patches of 16 pixels, on packed public images.
 
-    python weights/distil.py PACKS --teacher DINOV2 --out box --minutes 11
+    python weights/distil.py PACKS --teacher DINOV2 --tests tests.npz --out box --students s=teacher,ti=box:ti
+    python weights/distil.py PACKS --teacher DINOV2 --out trial --students ti --way masked --minutes 2
 
-Everything is on the GPU: images as uint8, crops and colours as batched operations, teacher and student. Both see
-the same crop, the student with patches of 16 pixels, the teacher of 14, so that their grids agree. The loss has
-four parts:
+Everything is on one GPU: images as uint8, crops and colours as batched operations, teacher and students. All see the
+same crops, a student with patches of 16 pixels, the teacher of 14, so that their grids agree. `ways.py` lists the
+losses and the ways to compare; every field is an option. Each student starts fresh, from weights of its shape
+(`ti=box:ti`) or from the teacher's own weights (`s=teacher`).
 
-- the class token and every patch token, through one linear map each, match the teacher's standardized tokens in
-  direction (cosine);
-- distances between the student's class tokens in a batch match the teacher's (few-shot evaluation reads these
-  distances);
-- the head's 200 classes of Tiny-ImageNet match a linear head that was fitted to the teacher, on every image;
-- on images of Tiny-ImageNet the head also learns the label.
-
-The learning rate depends on the elapsed time, not on steps: it reaches zero when the minutes are over.
-`packs.py` creates PACKS; images that the teacher considers near-duplicates of a test image are removed first.
+The learning rate depends on the elapsed time, not on steps: it reaches zero when the minutes are over. `--tests` are
+features of test photographs from `copies.py`: training photographs too similar to one of them are removed first.
+Photographs of `imagenet-val` and `pets-all` in PACKS are measured on and never trained on.
 """
 
 import argparse
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from pictures import IMAGENET_MEAN, IMAGENET_STD, Images, read_pack, views
+from batches import IMAGENET_MEAN, IMAGENET_STD, Images, Views, read_sets, views
+from copies import without_copies
 from progress import Clock, Log, Tally
-from teaching import WEIGHTS, Student, Teacher, compile_blocks, embedded, lessons
+from sources import SOURCES, class_names
+from starting import student_vit
+from teaching import Student, Teacher, compile_blocks, embedded, fit_maps, lessons
 from torch import Tensor, nn
+from ways import WAYS, Way, stages_of
 
 import vitrine
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.evaluation.fewshot import fewshot_accuracy
+from vitrine.training.averages import Averages
 from vitrine.training.muon import Muon
-from vitrine.training.state import Averages
 
-# A training picture whose teacher token has this cosine to a test picture's is taken for a copy of it.
-COPY_COSINE = 0.93
 WARM_UP = 300
+# Patches of all views of a batch: 1,024 views at 14 x 14. Another grid has as many patches in more or fewer views.
+PATCHES_PER_BATCH = 1024 * 14 * 14
+PEAK = {"ti": 2e-3, "s": 1e-3}
+LOCAL_GRID = 6
+BATCH_OF_MAPS = 2048
+PETS_BREEDS = 37
+# So many photographs have five of every breed in each half; a trial with fewer has no score.
+PETS_LEAST = 40 * PETS_BREEDS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Stage:
-    """A part of the time at one image size of the student; student and teacher have the same grid."""
+class Learner:
+    """One student with its optimizer and its averaged weights."""
 
-    until: float
-    grid: int
-    batch: int
-
-
-STAGES = (Stage(until=0.45, grid=9, batch=2048), Stage(until=1.0, grid=14, batch=1024))
+    name: str
+    student: Student
+    optimizer: Muon
+    averages: Averages | None
+    rate: float
 
 
 def main() -> None:
     """Read the packs, fit the teacher's head, train, evaluate, save."""
-    options = parsed()
+    options, way = parsed()
     torch.manual_seed(options.seed)
     torch.backends.cuda.matmul.allow_tf32 = True
-    out = Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
-    log = Log(out / "log.jsonl")
-    device = torch.device(options.device)
-    sets = {path.stem: read_pack(path, device) for path in sorted(Path(options.packs).glob("*.npz"))}
+    options.out.mkdir(parents=True, exist_ok=True)
+    log, device = Log(options.out / "log.jsonl"), torch.device(options.device)
+    log(event="way", **dataclasses.asdict(way))
+    sets = read_sets(options.packs, device)
     log(event="sets", **{name: len(images.pixels) for name, images in sets.items()})
     teacher = Teacher(options.teacher, device)
-    tests = {name: sets.pop(name) for name in ("tinyval", "pets") if name in sets}
-    without_copies(sets, tests, teacher, log)
+    tests = {name: sets.pop(name) for name in list(sets) if SOURCES[name].share == 0}
+    if options.tests is not None:
+        without_copies(sets, teacher, options.tests, log)
+        sets = {name: images for name, images in sets.items() if len(images.pixels)}
+    if not sets:
+        raise SystemExit(f"{options.packs} holds no photographs to train on")
     teacher.fit(sets, log)
     for name, images in tests.items():
-        log(event="teacher", set=name, **measure(teacher.tokens, teacher.classify, images, grid=14, patch=14))
-    student = Student(device, drop=0.0)
-    if options.start:
-        student.load_state_dict(torch.load(options.start, map_location=device, weights_only=True))
-    averages = train(student, teacher, sets, options=options, log=log)
-    torch.save(student.state_dict(), out / "last.pt")
-    for kind in ("last", "average"):
-        if kind == "average":
-            student.load_state_dict(averages.weights)
-        student.eval()
-        for name, images in tests.items():
-            found = measure(student.class_tokens, student.vit.head, images, grid=14, patch=16)
-            log(event="student", weights=kind, set=name, **found)
-    torch.save(student.state_dict(), out / "average.pt")
-    vitrine.save(
-        student.vit.float().cpu(),
-        out / "model",
-        preprocess=Preprocess(size=(224, 224), mean=IMAGENET_MEAN, std=IMAGENET_STD),
-        overwrite=True,
-    )
+        log(event="teacher", set=name, **measure(teacher.tokens, teacher.head, images, side=196))
+    learners = [make_learner(word, teacher, way, options) for word in options.students.split(",")]
+    generator = torch.Generator(device).manual_seed(options.seed)
+    for learner, word in zip(learners, options.students.split(","), strict=True):
+        if "=" in word:  # it starts from weights that know something
+            batch = options.batch or BATCH_OF_MAPS
+            fit_maps(
+                learner.student, teacher, drawn(sets, way, grid=14, batch=batch, generator=generator), grid=14
+            )
+        report(learner, tests, log, event="start")
+    train(learners, teacher, sets, way=way, options=options, log=log)
+    for learner in learners:
+        report(learner, tests, log, event="last")
+        if learner.averages is not None:
+            learner.student.load_state_dict(learner.averages.weights)
+            report(learner, tests, log, event="average")
+        save(learner, options.out)
 
 
-def parsed() -> argparse.Namespace:
-    """Return the command line's options."""
+def parsed() -> tuple[argparse.Namespace, Way]:
+    """Return the command line's options, and the way with its changed fields."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("packs")
+    parser.add_argument("packs", type=Path)
     parser.add_argument("--teacher", required=True)
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tests", type=Path, help="features of test photographs, from copies.py")
+    parser.add_argument(
+        "--students", default="s=teacher,ti=box:ti", help="NAME or NAME=START, with commas between"
+    )
     parser.add_argument("--minutes", type=float, default=11)
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--lr", type=float, default=1.0, help="factor of the usual peak learning rates")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--start", help="weights of an earlier run (its average.pt) to go on from")
-    parser.add_argument("--small", action="store_true", help="batches of 32, for a trial without a GPU")
-    return parser.parse_args()
+    parser.add_argument("--batch", type=int, help="views per step [default: as many as 1,024 of 224 pixels]")
+    parser.add_argument("--way", choices=WAYS, default="plain")
+    for field in dataclasses.fields(Way):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default))
+    options = parser.parse_args()
+    changed = {
+        field.name: value
+        for field in dataclasses.fields(Way)
+        if (value := getattr(options, field.name)) is not None
+    }
+    return options, dataclasses.replace(WAYS[options.way], **changed)
 
 
-def train(
-    student: Student, teacher: Teacher, sets: dict[str, Images], *, options: argparse.Namespace, log: Log
-) -> Averages:
-    """Train for `options.minutes`; update the student's weights in place and return their averages."""
-    device, clock = teacher.device, Clock(options.minutes)
-    optimizer, averages = make_optimizer(student), Averages(student, decay=0.9995)
+def make_learner(word: str, teacher: Teacher, way: Way, options: argparse.Namespace) -> Learner:
+    """Build a student from `NAME` or `NAME=START`."""
+    name, _, start = word.partition("=")
+    vit = student_vit(name, start or None, teacher=options.teacher, drop=way.drop)
+    student = Student(vit, width=teacher.width, projector=way.projector).to(teacher.device)
     compile_blocks(student.vit)
-    compare = torch.compile(lessons, dynamic=False) if device.type == "cuda" else lessons
-    generator = torch.Generator(device).manual_seed(options.seed)
-    tally = Tally(log)
-    for stage in STAGES:
-        batch = 32 if options.small else stage.batch
-        clock.stop()
-        while clock.share < stage.until:
-            rate = options.lr * min(1.0, (tally.step + 1) / WARM_UP) * (1 - clock.share)
-            for group in optimizer.param_groups:
-                group["lr"] = rate * (batch / 1024) ** 0.5
-            mine, its, labels = views(sets, stage.grid, batch, generator)
-            classes, patches = teacher.lesson(its)
-            with torch.autocast(device.type, torch.bfloat16):
-                found = student(mine)
-            losses = compare(found, (classes, patches, teacher.head(classes)), labels)
-            torch.stack([WEIGHTS[name] * loss for name, loss in losses.items()]).sum().backward()
-            nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            averages.update(step=tally.step)
-            tally.add(losses, batch)
-            if clock.pause:
-                tally.check()  # waits for the device
-                clock.go()
-            if tally.tell(clock.seconds, grid=stage.grid, lr=rate):
-                torch.save(averages.weights, log.path.parent / "average.pt")
-    return averages
+    return Learner(
+        name=name,
+        student=student,
+        optimizer=make_optimizer(student),
+        averages=Averages(student, decay=way.average) if way.average else None,
+        # Weights that already know something move less.
+        rate=options.lr * PEAK[name] * (0.3 if start else 1.0),
+    )
 
 
 def make_optimizer(student: Student) -> Muon:
@@ -156,38 +153,120 @@ def make_optimizer(student: Student) -> Muon:
     return Muon(groups, betas=(0.9, 0.99), momentum=0.95)
 
 
-def without_copies(sets: dict[str, Images], tests: dict[str, Images], teacher: Teacher, log: Log) -> None:
-    """Remove training images that the teacher considers near-duplicates of a test image."""
-    if not tests:
-        return
-    known = F.normalize(
-        torch.cat([embedded(teacher.tokens, images, grid=9, patch=14) for images in tests.values()]), dim=1
-    )
-    for name, images in sets.items():
-        tokens = F.normalize(embedded(teacher.tokens, images, grid=9, patch=14), dim=1)
-        nearest = torch.cat([(part @ known.T).amax(1) for part in tokens.split(4096)])
-        images.keep(nearest < COPY_COSINE)
-        log(event="copies", set=name, left_out=int((nearest >= COPY_COSINE).sum()), kept=len(images.pixels))
+def train(
+    learners: list[Learner],
+    teacher: Teacher,
+    sets: dict[str, Images],
+    *,
+    way: Way,
+    options: argparse.Namespace,
+    log: Log,
+) -> None:
+    """Train for `options.minutes`; all students see the same views and the same answers of the teacher."""
+    device, clock = teacher.device, Clock(options.minutes)
+    compare = torch.compile(lessons, dynamic=False) if device.type == "cuda" else lessons
+    generator = torch.Generator(device).manual_seed(options.seed)
+    tally = Tally(log)
+    for grid, until in stages_of(way.stages):
+        batch = options.batch or PATCHES_PER_BATCH // grid**2
+        clock.stop()
+        while clock.share < until:
+            batch_views = drawn(sets, way, grid=grid, batch=batch, generator=generator)
+            classes, patches = teacher.lesson(batch_views.teacher, grid=grid)
+            taught = classes, patches, teacher.head(classes)
+            factor = min(1.0, (tally.step + 1) / WARM_UP) * (1 - clock.share) * math.sqrt(batch / 1024)
+            for learner in learners:
+                losses = step(learner, batch_views, taught, way=way, factor=factor, step_number=tally.step,
+                              compare=compare, generator=generator)  # fmt: skip
+                tally.losses({f"{learner.name} {name}": loss for name, loss in losses.items()})
+            tally.count_step(batch)
+            if clock.pause:
+                tally.check()  # waits for the device
+                clock.go()
+            if tally.tell(clock.seconds, grid=grid):
+                for learner in learners:
+                    torch.save(weights_of(learner), options.out / f"{learner.name}.pt")
+
+
+def drawn(sets: dict[str, Images], way: Way, *, grid: int, batch: int, generator: torch.Generator) -> Views:
+    """Draw the views of a batch at one grid."""
+    return views(
+        sets, grid=grid, teacher_grid=round(grid * way.teacher_scale), batch=batch, num_local=way.local,
+        local_grid=LOCAL_GRID, generator=generator,
+    )  # fmt: skip
+
+
+def step(
+    learner: Learner,
+    batch: Views,
+    taught: tuple[Tensor, ...],
+    *,
+    way: Way,
+    factor: float,
+    step_number: int,
+    compare: Callable[..., dict[str, Tensor]],
+    generator: torch.Generator,
+) -> dict[str, Tensor]:
+    """Train one student on one batch; return its losses."""
+    for group in learner.optimizer.param_groups:
+        group["lr"] = learner.rate * factor
+    mask = None
+    if way.masked:
+        mask = torch.rand(taught[1].shape[:2], device=generator.device, generator=generator) < way.masked
+    with torch.autocast(generator.device.type, torch.bfloat16):
+        answer = learner.student(batch.student, mask)
+        local = learner.student(batch.local)[1] if way.local else None
+    losses = compare(answer, taught, (batch.labels, batch.classes, batch.probabilities), local)
+    torch.stack([getattr(way, name) * loss for name, loss in losses.items()]).sum().backward()
+    nn.utils.clip_grad_norm_(learner.student.parameters(), 1.0)
+    learner.optimizer.step()
+    learner.optimizer.zero_grad()
+    if learner.averages is not None:
+        learner.averages.update(step=step_number)
+    return losses
+
+
+def weights_of(learner: Learner) -> dict[str, Tensor]:
+    """Return the averaged weights, the last ones without averages."""
+    return learner.student.state_dict() if learner.averages is None else learner.averages.weights
+
+
+def report(learner: Learner, tests: dict[str, Images], log: Log, *, event: str) -> None:
+    """Log a student's accuracy on every test set."""
+    student = learner.student.eval()
+    for name, images in tests.items():
+        log(event=event, student=learner.name, set=name,
+            **measure(student.class_tokens, student.vit.head, images, side=224))  # fmt: skip
+    student.train()
 
 
 @torch.no_grad()
 def measure(
-    tokens_of: Callable[[Tensor], Tensor],
-    classify: Callable[[Tensor], Tensor],
-    images: Images,
-    *,
-    grid: int,
-    patch: int,
+    tokens_of: Callable[[Tensor], Tensor], classify: Callable[[Tensor], Tensor], images: Images, *, side: int
 ) -> dict[str, float]:
-    """Return top-1 accuracy of the head on Tiny-ImageNet, or 5-shot accuracy on half of Pets."""
-    tokens = embedded(tokens_of, images, grid=grid, patch=patch)
-    if int(images.labels.max()) >= 37:
-        return {"top_1": float((classify(tokens).argmax(1) == images.labels).float().mean())}
+    """Return top-1 and top-5 of the head on ImageNet's photographs, or 5-shot accuracy on half of Pets."""
+    tokens = embedded(tokens_of, images, side=side)
+    if int(images.labels.max()) >= PETS_BREEDS:
+        ranked = classify(tokens).topk(5).indices == images.labels[:, None]
+        return {"top_1": float(ranked[:, 0].float().mean()), "top_5": float(ranked.any(1).float().mean())}
+    if len(tokens) < PETS_LEAST:
+        return {"photographs": len(tokens)}
     half = torch.arange(len(tokens), device=tokens.device) % 2 == 0
     parts = [
         x.cpu().numpy() for x in (tokens[half], images.labels[half], tokens[~half], images.labels[~half])
     ]
     return {"five_shot": fewshot_accuracy(*parts, shots=[5], seeds=5).score(5).mean}
+
+
+def save(learner: Learner, out: Path) -> None:
+    """Save a student in half precision, as it is shipped, as a model that `vitrine.load` reads."""
+    vitrine.save(
+        learner.student.vit.half().cpu(),
+        out / learner.name,
+        preprocess=Preprocess(size=(224, 224), mean=IMAGENET_MEAN, std=IMAGENET_STD),
+        classes=class_names(),
+        overwrite=True,
+    )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from sources import PHOTOGRAPH, SOURCES, Source, class_numbers, label_of
 
 MOST_BYTES = 40_000_000
 WIDEST = 4 / 3
-# The last breed of Pets' list is number 37.
 PETS_LIST = "annotations/list.txt"
 
 

@@ -58,11 +58,14 @@ class Tally:
         self.last = 0.0
         self.sums: dict[str, Tensor] = {}
 
-    def add(self, losses: dict[str, Tensor], batch: int) -> None:
-        """Count one step."""
-        self.step, self.seen, self.count = self.step + 1, self.seen + batch, self.count + 1
+    def losses(self, losses: dict[str, Tensor]) -> None:
+        """Add the losses of a student."""
         for name, value in losses.items():
             self.sums[name] = self.sums.get(name, torch.zeros_like(value)) + value.detach()
+
+    def count_step(self, batch: int) -> None:
+        """Count one step."""
+        self.step, self.seen, self.count = self.step + 1, self.seen + batch, self.count + 1
 
     def check(self) -> None:
         """Stop on NaN or infinity."""

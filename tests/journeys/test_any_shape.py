@@ -110,3 +110,25 @@ def test_an_index_remembers_how_its_pictures_were_seen(desk: Path) -> None:
         vitrine.embed(desk / "model", desk / "photos", max_patches=12, tokens=True, out=desk / "p2", **CPU)
     with refusal(ConfigError, "input shape", option="out", advice=["overwrite"]):
         vitrine.index(desk / "model", desk / "photos", out=desk / "index", **CPU)
+
+
+def test_a_model_that_keeps_the_aspect_ratio_by_itself_refuses_what_one_that_is_asked_to_refuses(
+    desk: Path,
+) -> None:
+    loaded = vitrine.load(desk / "model", max_patches=12)
+    vitrine.save(loaded, desk / "kept", preprocess=loaded.preprocess)
+    options = {"model": desk / "kept", "steps": 1, "batch_size": 4, "out": desk / "z", **CPU}
+    with refusal(ConfigError, "max_patches", "mixup"):
+        vitrine.finetune(desk / "photos", set=["augment.mixup=0.2"], **options)
+
+
+def test_the_plan_of_a_variant_counts_patches(desk: Path) -> None:
+    settings = {"batch_size": 8, "images": 800, "epochs": 1, "rate": 1.0}
+    squares, native = (
+        vitrine.plan("ViT-S/16", **settings),
+        vitrine.plan("ViT-S/16", max_patches=196, **settings),
+    )
+    assert (native.tokens, native.exaflops, native.memory) == (197, squares.exaflops, squares.memory)
+    assert vitrine.plan("ViT-S/16", max_patches=784, **settings).hours > 4 * native.hours
+    with refusal(ConfigError, "one size", option="max_patches"):
+        vitrine.plan("PVT-Tiny", max_patches=196, **settings)

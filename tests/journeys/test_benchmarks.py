@@ -15,6 +15,7 @@ import pytest
 import torch
 from box_scenes import voc_boxes
 from boxes import untrained_box
+from instance_scenes import voc_objects
 from offline_page import require_onnxruntime_web
 from pictures import class_folders, photo, save
 from PIL import Image
@@ -40,7 +41,8 @@ TOY_RUNS = [
     ("deploy.py", "{demo}/run --calibrate {data} --data {data} --rounds 1 --batches 1 --targets onnx"),
     ("descendants.py", "speed {cifar} --scales tiny --steps 3 --at-once 1 --ways launched,recorded "
      "--device cpu --methods 2"),
-    ("detection.py", "{boxes} {out}/packed --side 40 --val 1 --megabytes 0.002"),
+    ("dense_packing.py", "{boxes} {out}/packed --side 40 --val 1 --megabytes 0.002"),
+    ("dense_packing.py", "{objects} {out}/packed --task masks --side 40 --model {demo}/run/model --megabytes 4"),
     ("dinov2_onnx.py", "{dinov2} {photos} --count 1"),
     ("fewshot.py", "--classes 4 --shots 2 --width 8 --test-rows 40"),
     ("fewshot_real.py", "{model} {data} --sizes 32 --shots 1 --seeds 1 --batch-size 8 --workers 0 --out {out}/a"),
@@ -119,6 +121,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
         "dinov2": small_dinov2(root / "dinov2.onnx"), "data": Path(data), "demo": demo,
         "folders": split_folders(root / "folders"), "packs": small_packs(root / "packs"),
         "candidates": two_candidates(root / "candidates.txt"), "boxes": voc_boxes(root / "boxes"),
+        "objects": voc_objects(root / "objects", train=2, val=1),
         "features": small_features(root / "features.npz"), "far": small_features(root / "far.npz", shift=9.0),
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import vitrine
-from vitrine.data.decoding.coco_masks import decode_segmentation, encode_segmentation
+from vitrine.data.decoding.coco_masks import decode_segmentation, encode_segmentation, runs_of
 from vitrine.errors import ConfigError
 from vitrine.evaluation.detection import NAMES
 from vitrine.training.loop import Run
@@ -30,7 +30,21 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return coco_outlines(tmp_path_factory.mktemp("outlines"), train=24, val=6)
+    """Pictures with outlines; in each validation picture one more object that is a crowd, as runs."""
+    root = coco_outlines(tmp_path_factory.mktemp("outlines"), train=24, val=6)
+    file = root / "annotations" / "instances_val2017.json"
+    values = json.loads(file.read_text())
+    for number, image in enumerate(values["images"]):
+        mask = np.zeros((48, 64), dtype=bool)
+        mask[4 * number : 4 * number + 24, :40] = True
+        values["annotations"].append(
+            {
+                "id": 9000 + number, "image_id": image["id"], "category_id": (3, 7)[number % 2], "iscrowd": 1,
+                "segmentation": runs_of(mask), "bbox": [0, 4 * number, 40, 24], "area": 960,
+            }
+        )  # fmt: skip
+    file.write_text(json.dumps(values))
+    return root
 
 
 @pytest.fixture(scope="module")
@@ -165,3 +179,17 @@ def test_runs_as_text_are_read_as_they_were_written() -> None:
         for share in (0, 0.02, 0.5, 1):
             mask = rng.random(size) < share
             assert (decode_segmentation(encode_segmentation(mask), size, where="a mask") == mask).all()
+
+
+def test_voc_is_learned_as_objects_where_the_task_says_so(weights: Path, tmp_path: Path) -> None:
+    root = voc_objects(tmp_path / "voc", train=6, val=2, border=2)
+    options = (*SMALL, "--steps", "1", "--evaluate-every", "1", "--out", tmp_path / "run")
+    done = inside("finetune", root, "--model", weights, "--task", "instances", *options)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["model"]["kind"] == "InstanceEoMT"
+    evaluated = vitrine.evaluate(tmp_path / "run", root, out=tmp_path / "out", device="cpu")
+    assert (evaluated.num_images, evaluated.num_truths) == (2, 3)
+    report = vitrine.report(tmp_path / "run", device="cpu")
+    assert report.file is not None
+    assert "A mask is right" in report.file.read_text()

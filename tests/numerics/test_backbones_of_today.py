@@ -130,6 +130,8 @@ TIMM_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "DINOv3 S+": ("vit_small_plus_patch16_dinov3_qkvb", {"img_size": 32, "patch_size": 8}),
     "EVA-02 Ti": ("eva02_tiny_patch14_224", {"img_size": 56}),
     "EVA-02 B": ("eva02_base_patch14_448", {"img_size": 56}),
+    "EVA g": ("eva_giant_patch14_224", {"img_size": 56, "patch_size": 14}),
+    "EVA g with a class token": ("eva_giant_patch14_224", {"img_size": 56, "global_pool": "token"}),
     "DINOv2 g": ("vit_giant_patch14_dinov2", {"img_size": 28, "mlp_ratio": 4}),
     "attention pooling beside other tokens": (
         "vit_base_patch16_224",

@@ -3,6 +3,7 @@
 Tolerance: 1e-4 on logits of some tens: they are cosines multiplied by the model's scale.
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from pictures import save as save_picture
 
 import vitrine
 from vitrine.checkpoints import load, save
-from vitrine.checkpoints.text import zero_shot
+from vitrine.checkpoints.libraries import as_flat_patches
+from vitrine.checkpoints.text import load_texts, zero_shot
 from vitrine.errors import CheckpointError, ConfigError
 
 import_torchvision()
@@ -61,7 +63,7 @@ def word_tokenizer(*, marks: bool) -> Any:
     return made
 
 
-@pytest.fixture(scope="module", params=["CLIP", "SigLIP"])
+@pytest.fixture(scope="module", params=["CLIP", "SigLIP", "SigLIP 2 NaFlex"])
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path, bool]:
     """A random model, its folder, and whether it is a CLIP. Files of SigLIP 2 for fixed sizes are SigLIP's."""
     import transformers
@@ -72,6 +74,13 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if is_clip:
         config = transformers.CLIPConfig(vision_config=VISION, text_config=dict(TEXT), projection_dim=24)
         model = transformers.CLIPModel(config)
+    elif request.param == "SigLIP 2 NaFlex":
+        vision = {name: value for name, value in VISION.items() if name != "image_size"}
+        config = transformers.Siglip2Config(
+            vision_config={**vision, "num_patches": 16}, text_config=dict(TEXT)
+        )
+        model = transformers.Siglip2Model(config)
+        transformers.Siglip2ImageProcessor(patch_size=8, max_num_patches=16).save_pretrained(folder)
     else:
         config = transformers.SiglipConfig(vision_config=VISION, text_config=dict(TEXT))
         model = transformers.SiglipModel(config)
@@ -82,6 +91,18 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     model.eval().save_pretrained(folder)
     word_tokenizer(marks=is_clip).save(str(folder / "tokenizer.json"))
     return model, folder, is_clip
+
+
+def for_transformers(theirs: Any, images: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Give square images, or pictures as Vitrine packs them, the names and shapes that a model takes them in."""
+    if type(theirs).__name__ != "Siglip2Model":
+        return {"pixel_values": images}
+    if images.dim() == 4:
+        return as_flat_patches(images, patch=8)
+    grids = images[:, 0, :2].long()
+    pieces = images[:, 1:].view(len(images), -1, 3, 8, 8).permute(0, 1, 3, 4, 2).flatten(2)
+    is_there = torch.arange(pieces.shape[1])[None] < grids.prod(dim=1)[:, None]
+    return {"pixel_values": pieces, "pixel_attention_mask": is_there.int(), "spatial_shapes": grids}
 
 
 def rows_of(texts: list[str], *, is_clip: bool) -> torch.Tensor:
@@ -98,7 +119,7 @@ def test_logits_equal_those_of_transformers_and_survive_saving(
     images = torch.randn(3, 3, 32, 32)
     numbers = rows_of([f"a photo of {name}." for name in CLASSES], is_clip=is_clip)
     with torch.inference_mode():
-        expected = theirs(input_ids=numbers, pixel_values=images).logits_per_image
+        expected = theirs(input_ids=numbers, **for_transformers(theirs, images)).logits_per_image
         torch.testing.assert_close(ours.model(images), expected, rtol=0, atol=1e-4)
     assert ours.classes == tuple(CLASSES) and expected.std() > 0.1
     save(ours, tmp_path / "classifier")
@@ -176,7 +197,7 @@ def test_search_finds_pictures_by_words_with_transformers_cosines(
     images = torch.stack([preprocess((tmp_path / "photos" / f"{n}.png").read_bytes()) for n in range(4)])
     with torch.inference_mode():
         texts = theirs.get_text_features(input_ids=rows_of(["a cat", "an owl"], is_clip=is_clip))
-        pictures = theirs.get_image_features(pixel_values=images)
+        pictures = theirs.get_image_features(**for_transformers(theirs, images))
     texts, pictures = (getattr(found, "pooler_output", found) for found in (texts, pictures))
     cosines = torch.nn.functional.normalize(texts, dim=-1) @ torch.nn.functional.normalize(pictures, dim=-1).T
     assert [group.name for group in found.groups] == ["a cat", "an owl"]
@@ -200,3 +221,17 @@ def test_search_by_words_needs_an_index_of_a_model_with_a_text_tower(tmp_path: P
         vitrine.search(tmp_path / "index", words="a cat", out=tmp_path / "found", device="cpu")
     with pytest.raises(ConfigError, match="needs pictures or words"):
         vitrine.search(tmp_path / "index", out=tmp_path / "found", device="cpu")
+
+
+def test_texts_are_lower_cased_and_padded_as_the_processors_of_siglip_do(
+    saved: tuple[Any, Path, bool], tmp_path: Path
+) -> None:
+    _, folder, is_clip = saved
+    if is_clip:
+        pytest.skip("CLIP's tokenizer does it")
+    plain, cased = (load_texts(folder).embed([text]) for text in ("a photo of an owl", "A Photo of an Owl"))
+    assert torch.equal(plain, cased)
+    shutil.copytree(folder, tmp_path / "other")
+    (tmp_path / "other" / "tokenizer_config.json").write_text('{"pad_token": {"content": "owl"}}')
+    assert load_texts(tmp_path / "other").tower.config.padding == WORDS.index("owl")
+    assert load_texts(folder).tower.config.padding == 0

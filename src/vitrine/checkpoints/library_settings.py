@@ -3,7 +3,7 @@
 from typing import Any
 
 from vitrine.checkpoints.layouts import beit
-from vitrine.checkpoints.layouts.eva import timm_arguments
+from vitrine.checkpoints.layouts.eva import is_eva, timm_arguments
 from vitrine.checkpoints.layouts.huggingface import GELU_NAMES, HuggingFaceLayout
 from vitrine.checkpoints.layouts.timm_naflex import is_naflex, naflex_arguments
 from vitrine.data.preparing.preprocess import Preprocess
@@ -157,7 +157,7 @@ def timm_model(config: ModelConfig) -> tuple[str | None, dict[str, Any]]:
     kinds = (
         (config.positions == "relative_bias", beit.timm_arguments),
         (is_naflex(config), naflex_arguments),
-        (config.rotary != "none", timm_arguments),
+        (is_eva(config), timm_arguments),
         (True, timm_vit),
     )
     return next(arguments_of(config) for is_kind, arguments_of in kinds if is_kind)

@@ -109,11 +109,16 @@ def open_adapted(
             f"{source} is an adapter for {adapter.base}, which cannot be opened ({error}); put the model there, or "
             "correct base_model_name_or_path in adapter_config.json"
         ) from None
-    size = image_size
-    if adapter.record is not None and size is None:
-        size = adapter.record.config.image_size
-    if size is not None and size != base.weights.config.image_size:
-        base = adapt(base, num_classes=None, image_size=size, channels=None, features_only=False)
+    size, patch = image_size, None
+    if adapter.record is not None:
+        config = adapter.record.config
+        size = size or config.image_size
+        if isinstance(config, ViTConfig) and config.patch_size != getattr(
+            base.weights.config, "patch_size", None
+        ):
+            patch = config.patch_size[0]
+    if patch is not None or (size is not None and size != base.weights.config.image_size):
+        base = adapt(base, num_classes=None, image_size=size, channels=None, features_only=False, patch=patch)
     weights = adapted(base.weights, adapter)
     record = dataclasses.replace(adapter.record or base.record, config=weights.config)
     if adapter.record is None and weights.config.num_classes != base.weights.config.num_classes:

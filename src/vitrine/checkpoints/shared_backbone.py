@@ -16,7 +16,7 @@ from vitrine.checkpoints.loading import Loaded, load
 from vitrine.checkpoints.locating import find
 from vitrine.checkpoints.opening import open_weights
 from vitrine.errors import CheckpointError, MissingCheckpointError
-from vitrine.models import Model
+from vitrine.models import Model, ModelConfig
 from vitrine.models.dense.model import DenseModel
 from vitrine.models.lora import adaptable_layers, set_adapter
 from vitrine.spelling import counted
@@ -27,6 +27,7 @@ class Backbones:
 
     def __init__(self) -> None:
         self._opened: dict[Path | str, Loaded] = {}
+        self._resized: dict[tuple[Path | str, tuple[int, int]], Loaded] = {}
 
     def open(self, source: str, *, is_fresh: bool = False) -> Loaded:
         """Open a model, or an adapter over the model that it was trained on.
@@ -38,6 +39,7 @@ class Backbones:
         place = where(source)
         if is_fresh or place not in self._opened:
             self._opened[place] = load(source)
+            self._resized = {key: one for key, one in self._resized.items() if key[0] != place}
         return self._opened[place]
 
     def _adapted(self, source: str) -> Loaded:
@@ -48,12 +50,31 @@ class Backbones:
             return load(source)  # reports how to correct it
         config = None if adapter.record is None else adapter.record.config
         base = self._opened.get(place) or load(adapter.base)
-        if isinstance(base.model, DenseModel) or (
-            config and config.image_size != base.model.config.image_size
-        ):
-            return load(source)  # its own positions, so that less can be shared
+        if isinstance(base.model, DenseModel) or has_other_patches(config, base.model.config):
+            return load(source)
         self._opened[place] = base
+        if config is not None and config.image_size != base.model.config.image_size:
+            key = place, config.image_size
+            if key not in self._resized:
+                self._resized[key] = resized(base, adapter.base, config.image_size)
+            base = self._resized[key]
         return over(base, adapter)
+
+
+def has_other_patches(config: ModelConfig | None, base: ModelConfig) -> bool:
+    """Return whether an adapter was trained on another patch embedding than the base's."""
+    return config is not None and getattr(config, "patch_size", None) != getattr(base, "patch_size", None)
+
+
+def resized(base: Loaded, source: str, image_size: tuple[int, int]) -> Loaded:
+    """Return the same model for another image size: it has positions of its own, and shares everything else."""
+    other = load(source, image_size=image_size)
+    shared = dict(base.model.named_parameters())
+    for name, _ in list(other.model.named_parameters()):
+        if not name.startswith("positions."):
+            place, _, kind = name.rpartition(".")
+            setattr(other.model.get_submodule(place), kind, shared[name])
+    return other
 
 
 def where(source: str) -> Path | str:
@@ -115,5 +136,8 @@ def replace(model: nn.Module, name: str, tensor: Tensor) -> None:
     module = model.get_submodule(place) if getattr(model, place.partition(".")[0], None) is not None else None
     if module is None or (kind == "weight" and module.weight.shape != tensor.shape):
         module = nn.Linear(tensor.shape[-1], tensor.shape[0], device="meta")
-        model.set_submodule(place, module)
+        parent, _, child = place.rpartition(".")
+        setattr(
+            model.get_submodule(parent), child, module
+        )  # of a model without a head, the attribute is None
     setattr(module, kind, nn.Parameter(tensor, requires_grad=False))

@@ -25,7 +25,9 @@ from vitrine.errors import CheckpointError, ConfigError, MissingExtraError
 from vitrine.models import ViT, ViTConfig, build
 from vitrine.models.text_tower import TextConfig, TextTower
 
-TOKENIZER = "tokenizer.json"
+TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
+# SigLIP pads texts with the end token of its own vocabulary, SigLIP 2 with the padding token 0 of Gemma's.
+SIGLIP_VOCABULARY, SIGLIP_PADDING = 32_000, 1
 PROMPTS = ("a photo of {}.",)
 """The sentence that a class name is put into, where the class is not a sentence itself."""
 MOST_CLASSES = 10_000
@@ -115,18 +117,27 @@ def load_texts(model: str | Path, *, revision: str | None = None) -> Texts:
             f"{model} has no {TOKENIZER} beside its weights; save it with "
             "AutoTokenizer.from_pretrained(...).save_pretrained(...) of transformers"
         )
-    config = text_config(file, read_json(folder / "config.json"))
+    tokenizer = open_tokenizer(folder / TOKENIZER)
+    config = text_config(file, read_json(folder / "config.json"), padding=padding_of(tokenizer, folder))
     bias = float(file.read("logit_bias").float()) if "logit_bias" in file.index else 0.0
     return Texts(
         tower=filled(TextTower(config), file),
-        tokenizer=open_tokenizer(folder / TOKENIZER),
+        tokenizer=tokenizer,
         scale=float(file.read("logit_scale").float().exp()),
         bias=bias,
     )
 
 
-def text_config(file: TensorFile, settings: dict[str, Any]) -> TextConfig:
-    """Read the config of a text tower from shapes and config.json."""
+def padding_of(tokenizer: Any, folder: Path) -> int | None:
+    """Return the number of the token that processors pad texts with, if tokenizer_config.json names it."""
+    named = read_json(folder / TOKENIZER_SETTINGS).get("pad_token")
+    name = named.get("content") if isinstance(named, dict) else named
+    number: int | None = None if name is None else tokenizer.token_to_id(name)
+    return number
+
+
+def text_config(file: TensorFile, settings: dict[str, Any], *, padding: int | None) -> TextConfig:
+    """Read the config of a text tower from shapes and config.json; `padding` as the tokenizer states it."""
     said = settings.get("text_config") or {}
     is_clip = "text_projection.weight" in file.index
     vocabulary, width = file.index["text_model.embeddings.token_embedding.weight"].shape
@@ -136,6 +147,8 @@ def text_config(file: TensorFile, settings: dict[str, Any]) -> TextConfig:
     projection = "text_projection.weight" if is_clip else "text_model.head.weight"
     activation = said.get("hidden_act", "quick_gelu" if is_clip else "gelu_pytorch_tanh")
     end = said.get("eos_token_id", vocabulary - 1)
+    if padding is None:
+        padding = said.get("pad_token_id", SIGLIP_PADDING if vocabulary == SIGLIP_VOCABULARY else 0)
     return TextConfig(
         vocabulary=vocabulary,
         context=file.index["text_model.embeddings.position_embedding.weight"].shape[0],
@@ -150,7 +163,8 @@ def text_config(file: TensorFile, settings: dict[str, Any]) -> TextConfig:
         reads="end" if is_clip else "last",
         # Old CLIP files record 2, but the end token is the one with the largest number.
         end_token=vocabulary - 1 if end == 2 else end,
-        padding=(vocabulary - 1 if end == 2 else end) if is_clip else said.get("pad_token_id", 0),
+        padding=(vocabulary - 1 if end == 2 else end) if is_clip else padding,
+        lowercases=not is_clip,
         has_projection_bias=not is_clip,
         **ACTIVATIONS[activation],
     )
@@ -196,5 +210,6 @@ def numbers_of(tokenizer: Any, texts: Sequence[str], config: TextConfig) -> Tens
     """Return the token numbers of texts, each cut or padded to the context: (B, T)."""
     tokenizer.no_padding()
     tokenizer.enable_truncation(config.context)
-    rows = [encoded.ids for encoded in tokenizer.encode_batch(list(texts))]
+    cased = [text.lower() if config.lowercases else text for text in texts]
+    rows = [encoded.ids for encoded in tokenizer.encode_batch(cased)]
     return torch.tensor([row + [config.padding] * (config.context - len(row)) for row in rows])

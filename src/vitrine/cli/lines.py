@@ -146,8 +146,11 @@ def rendered_table(table: Table, *, width: int) -> Iterator[str]:
         yield (" " * table.indent + line).rstrip()
 
 
-def input_text(image_size: tuple[int, int], max_patches: int | None) -> str:
-    """Write how pictures enter a model: their size, or their own aspect ratio."""
+def input_text(
+    image_size: tuple[int, int], max_patches: int | None, *, packed_attention: str | None = None
+) -> str:
+    """Write how pictures enter a model: their size, or their own aspect ratio, and how attention is computed then."""
     if max_patches is not None:
-        return f"own aspect ratio, at most {max_patches:,} patches"
+        attention = f", {packed_attention}" if packed_attention else ""
+        return f"own aspect ratio, at most {max_patches:,} patches{attention}"
     return f"{'x'.join(map(str, image_size))} px"

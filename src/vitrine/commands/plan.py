@@ -6,6 +6,7 @@ from annotated_doc import Doc
 
 from vitrine.commands import documented
 from vitrine.commands.arguments import require_above_zero
+from vitrine.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitrine.jobs.plan import Plan
@@ -21,6 +22,10 @@ def plan(
     images: Annotated[float, Doc("Images in the training set")] = 1_281_167,
     epochs: Annotated[float, Doc("Passes over the training set")] = 300,
     size: Annotated[int | None, Doc("Image height and width in pixels")] = None,
+    max_patches: Annotated[
+        int | None,
+        Doc("Keep the aspect ratio of images: at most this many patches each, all counted as full"),
+    ] = None,
     num_classes: Annotated[int, Doc("Number of classes")] = 1000,
     optimizer: Annotated[
         Literal["adamw", "sgd"], Doc("Optimizer; adamw keeps two averages per weight, sgd one")
@@ -41,8 +46,13 @@ def plan(
         images=images,
         epochs=epochs,
         rate=rate,
+        max_patches=max_patches,
     )
-
+    if size is not None and max_patches is not None:
+        raise ConfigError(
+            f"size {size} is one size for all, max_patches keeps the aspect ratio; give one of them",
+            option="max_patches",
+        )
     from vitrine.jobs.plan import plan_training
 
     return plan_training(
@@ -53,6 +63,7 @@ def plan(
         images=images,
         epochs=epochs,
         image_size=size,
+        max_patches=max_patches,
         num_classes=num_classes,
         optimizer=optimizer,
         precision=precision,

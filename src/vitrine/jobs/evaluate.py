@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from vitrine.checkpoints import Loaded, load
+from vitrine.data.sources.opening import read_as
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
@@ -42,7 +43,6 @@ from vitrine.jobs.evaluation_files import (
     write_score,
 )
 from vitrine.jobs.evaluation_inputs import (
-    as_labelled_with,
     chosen_views,
     is_file_of_boxes,
     is_folder_of_masks,
@@ -51,6 +51,7 @@ from vitrine.jobs.evaluation_inputs import (
 )
 from vitrine.jobs.model_argument import model_and_data, predicted_task
 from vitrine.jobs.test_images import open_test_images, require_memory
+from vitrine.models.packed import packed_attention
 from vitrine.models.sizes import ImageSize
 from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
 from vitrine.runtime.processes import joined_processes, on_first_process
@@ -73,6 +74,8 @@ class EvaluatePlan:
     num_classes: int
     max_patches: int | None
     """The maximum number of patches per image, for models that keep the aspect ratio; None for others."""
+    packed_attention: str | None
+    """How attention inside images of any shape is computed; None for images of one size."""
     size: tuple[int, int]
     """Height and width in pixels."""
     device: str
@@ -158,7 +161,7 @@ def evaluate_model(
         require_no_views(views, task)
         evaluate = evaluate_mask_model if task == "masks" else evaluate_box_model
         return evaluate(
-            model, as_labelled_with(task, data), split=split, out=out, image_size=image_size, workers=workers,
+            model, read_as(data, task), split=split, out=out, image_size=image_size, workers=workers,
             device=device, precision=precision, is_overwriting=is_overwriting,
         )  # fmt: skip
     name, source = open_test_images(model, data, split)
@@ -230,6 +233,9 @@ def outputs_on(
                 num_images=len(matched),
                 num_classes=len(matched.classes),
                 max_patches=loaded.preprocess.max_patches,
+                packed_attention=packed_attention(
+                    loaded.preprocess.max_patches, loaded.model.config, processes.device
+                ),
                 size=loaded.preprocess.size,
                 device=str(processes.device),
                 precision=chosen,

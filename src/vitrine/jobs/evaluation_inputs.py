@@ -4,19 +4,12 @@ from pathlib import Path
 
 from vitrine.checkpoints import Loaded
 from vitrine.checkpoints.locating import names_weights
-from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.sources.mask_folders import mask_folder
-from vitrine.data.sources.opening import task_of
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
 from vitrine.evaluation.test_sets import in_model_classes
 from vitrine.evaluation.test_views import TestViews, require_test_views
 from vitrine.runtime.progress import notice
-
-
-def as_labelled_with(task: DataTask, data: str) -> str:
-    """Return the address of data with masks or boxes; the task is added if the layout is ambiguous."""
-    return data if task_of(data) == task else f"{task}:{Path(data).absolute()}"
 
 
 def is_file_of_boxes(word: str | None) -> bool:

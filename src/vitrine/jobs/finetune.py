@@ -1,11 +1,10 @@
 """The work behind `vitrine finetune`: transfer trained weights to new classes."""
 
 import dataclasses
-from pathlib import Path
 
 from vitrine.checkpoints.bundled import BOX
 from vitrine.data.decoding.annotation import DataTask
-from vitrine.data.sources.opening import task_of
+from vitrine.data.sources.opening import read_as, task_of
 from vitrine.errors import ConfigError, TryVerb
 from vitrine.evaluation.closed_form import ClosedForm
 from vitrine.jobs.model_argument import named_model
@@ -220,11 +219,9 @@ def for_task(data: str, task: str | None) -> str:
             option="task",
             suggestions=nearest(task, TASKS),
         )
-    if task_of(data) == TASKS[task]:
-        return data
-    if TASKS[task] == "classes":
+    if TASKS[task] == "classes" and task_of(data) != "classes":
         raise ConfigError(f"{data} has {task_of(data)}, not classes of whole pictures", option="task")
-    return f"{TASKS[task]}:{Path(data).absolute()}"
+    return read_as(data, TASKS[task])
 
 
 def labels_recipe(name: str | None, options: RecipeOptions, *, task: DataTask = "classes") -> Recipe:

@@ -15,6 +15,7 @@ from vitrine.data.sources.picture_paths import names_pictures, open_pictures
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError, DataError, TryVerb
 from vitrine.models.dense.config import DenseConfig
+from vitrine.models.packed import packed_attention
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import is_inside
 from vitrine.runtime.places import Place
@@ -33,6 +34,8 @@ class PicturesPlan:
     """Height and width in pixels."""
     max_patches: int | None
     """The maximum number of patches per image, for models that keep the aspect ratio; None for others."""
+    packed_attention: str | None
+    """How attention inside images of any shape is computed; None for images of one size."""
     device: str
     num_pictures: int
 
@@ -42,6 +45,7 @@ def plan_of(predictor: Predictor, source: Source, model: str) -> PicturesPlan:
     preprocess = predictor.preprocess
     return PicturesPlan(
         model=model, size=preprocess.size, max_patches=preprocess.max_patches, device=str(predictor.device),
+        packed_attention=packed_attention(preprocess.max_patches, predictor.model.config, predictor.device),
         num_pictures=len(source),
     )  # fmt: skip
 

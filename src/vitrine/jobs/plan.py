@@ -35,6 +35,8 @@ class Plan(Result):
     model: str
     params: int
     image_size: tuple[int, int]
+    max_patches: int | None
+    """Most patches per image, for images at their own aspect ratio; every image is counted with as many."""
     tokens: int | None
     batch_size: int
     devices: int
@@ -69,6 +71,7 @@ def plan_training(
     images: float,
     epochs: float,
     image_size: int | None,
+    max_patches: int | None,
     num_classes: int,
     optimizer: str,
     precision: str,
@@ -77,7 +80,7 @@ def plan_training(
     """Compute the memory of a run on each device, and the smallest change that makes it fit."""
     require_equal_shares(batch_size, devices)
     config = configure(model, image_size=image_size, num_classes=num_classes)
-    cost = cost_of(config)
+    cost = cost_of(config, patches=max_patches)
     demand = Demand(cost=cost, states=STATES[optimizer], bytes_kept=BYTES_KEPT[precision])
     per_device = batch_size // devices
     choice = fit(demand, per_device=per_device, devices=devices, limit=device_memory * GIB)
@@ -87,6 +90,7 @@ def plan_training(
         model=model,
         params=cost.params,
         image_size=config.image_size,
+        max_patches=max_patches,
         tokens=cost.tokens,
         batch_size=batch_size,
         devices=devices,

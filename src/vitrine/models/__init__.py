@@ -20,7 +20,7 @@ from vitrine.models.tnt import TNT
 from vitrine.models.tnt_config import TNTConfig, tnt_cost
 from vitrine.models.variants import configure
 from vitrine.models.vit import ViT
-from vitrine.models.vit_cost import vit_cost
+from vitrine.models.vit_cost import vit_cost, vit_cost_of_patches
 
 __all__ = [
     "PCPVT",
@@ -77,6 +77,7 @@ register_family(
         config=ViTConfig,
         build=ViT,
         cost=vit_cost,
+        cost_of_patches=vit_cost_of_patches,
         variants=t2t_vit.VARIANTS | cpvt.VARIANTS | backbones.VARIANTS,
         aliases=t2t_vit.ALIASES | backbones.ALIASES,
         pixel_kernel="patch_projection.weight",

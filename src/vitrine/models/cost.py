@@ -6,6 +6,7 @@ Arithmetic; only a registered network is run to be counted. A ViT is counted in 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from vitrine.errors import ConfigError
 from vitrine.models.bit_config import BiTConfig
 from vitrine.models.cnn_stem import counted_cnn
 from vitrine.models.config import ModelConfig
@@ -44,10 +45,19 @@ class Cost:
     """The same if every unit of a BiT is recomputed."""
 
 
-def cost_of(config: ModelConfig) -> Cost:
-    """Count a model at its built image size."""
-    cost: Cost = family_of(config).cost(config)
-    return cost
+def cost_of(config: ModelConfig, *, patches: int | None = None) -> Cost:
+    """Count a model at its built image size, or for pictures of so many patches each, whatever their shape."""
+    family = family_of(config)
+    if patches is None:
+        cost: Cost = family.cost(config)
+        return cost
+    if family.cost_of_patches is None:
+        raise ConfigError(
+            f"a {family.kind} takes pictures of one size, which have no number of patches of their own",
+            option="max_patches",
+        )
+    counted: Cost = family.cost_of_patches(config, patches)
+    return counted
 
 
 def training_exaflops(macs: int, *, images: float, epochs: float) -> float:

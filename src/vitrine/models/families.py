@@ -40,6 +40,8 @@ class Family:
     """Maps a config to its module."""
     cost: Callable[[Any], Any]
     """Maps a config to its `Cost`."""
+    cost_of_patches: Callable[[Any, int], Any] | None = None
+    """Maps a config and a number of patches to the `Cost` of a picture of any shape; None: pictures have one size."""
     variants: Mapping[str, Any] = field(default_factory=dict)
     """Configs by name, for families whose names need no parsing."""
     aliases: Mapping[str, str] = field(default_factory=dict)

@@ -7,6 +7,7 @@ those that the model computes for it alone.
 Shapes: B pictures of N_i patches, at most M; C channels, P x P pixels per patch; T tokens in all, D width, K classes.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -18,8 +19,8 @@ from vitrine.errors import ConfigError
 from vitrine.models.config import ViTConfig
 from vitrine.models.dropout import Dropout, in_segments
 from vitrine.models.positions import Grid
-from vitrine.models.rotary import RotaryPositions, Rotation
-from vitrine.models.segments import Segments
+from vitrine.models.rotary import RotaryPositions
+from vitrine.models.segments import Segments, path_on
 
 
 class Packable(Protocol):
@@ -59,16 +60,19 @@ def require_packable(config: object) -> None:
         (config.attention == "global", f"{config.attention} attention"),
         (not config.attention_dropout, "attention_dropout"),
         (not config.activation_checkpointing, "activation_checkpointing"),
-        (
-            not (config.rotary_shift or config.rotary_jitter or config.rotary_rescale),
-            "random rotary positions",
-        ),
     ):
         if not holds:
             raise ConfigError(
                 f"max_patches does not go with {what} of the model; leave one of them out",
                 option="max_patches",
             )
+
+
+def packed_attention(max_patches: int | None, config: object, device: torch.device | str) -> str | None:
+    """Describe how attention inside pictures of any shape is computed on a device; None for pictures of one size."""
+    if max_patches is None or not isinstance(config, ViTConfig):
+        return None
+    return str(path_on(str(device), head_width=config.width // config.num_heads))
 
 
 # As torch.compiler.disable, which would import the compiler at every start (two seconds).
@@ -78,7 +82,7 @@ def classify_packed(vit: Packable, pictures: Tensor) -> Tensor:
     tokens, segments = encode_packed(vit, pictures)
     if vit.config.pooling == "class_token":  # only the first tokens of each picture are read
         return vit.classify(segments.first(tokens, vit.config.num_prefix_tokens))
-    return torch.cat([vit.classify(own) for own in torch.split(tokens, segments.lengths, dim=1)])
+    return in_order(segments, tokens, vit.classify)
 
 
 @_disable_dynamo
@@ -87,7 +91,17 @@ def embed_packed(vit: Packable, pictures: Tensor) -> Tensor:
     tokens, segments = encode_packed(vit, pictures)
     if vit.config.pooling == "class_token":
         return vit.represent(vit.pool(segments.first(tokens, 1)))
-    return torch.cat([vit.represent(vit.pool(own)) for own in torch.split(tokens, segments.lengths, dim=1)])
+    return in_order(segments, tokens, lambda own: vit.represent(vit.pool(own)))
+
+
+def in_order(segments: Segments, tokens: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply a function of tokens (n, T, D) to the pictures of each length together; return a row per picture."""
+    numbers, rows = [], []
+    for own, together in segments.of_one_length(tokens):
+        numbers += own
+        rows.append(read(together))
+    order = torch.tensor(numbers, device=tokens.device).argsort()
+    return torch.cat(rows)[order]
 
 
 def encode_packed(vit: Packable, pictures: Tensor) -> tuple[Tensor, Segments]:
@@ -95,7 +109,9 @@ def encode_packed(vit: Packable, pictures: Tensor) -> tuple[Tensor, Segments]:
     grids = grids_of(vit, pictures)
     parts = embedded(vit, pictures, grids)
     segments = Segments(
-        [len(part) for part in parts], device=pictures.device, rotation=rotation_of(vit, grids)
+        [len(part) for part in parts],
+        device=pictures.device,
+        rotation=None if vit.rotary is None else vit.rotary.of_pictures(grids),
     )
     with in_segments(segments.picture, count=len(parts)):
         tokens = vit.embedding_norm(vit.dropout(torch.cat(parts)[None]))
@@ -128,14 +144,3 @@ def embedded(vit: Packable, pictures: Tensor, grids: list[Grid]) -> list[Tensor]
         placed = vit.place(torch.stack([patches[number] for number in numbers]), grid)
         parts |= dict(zip(numbers, placed.unbind(), strict=True))
     return [parts[number] for number in range(len(grids))]
-
-
-def rotation_of(vit: Packable, grids: list[Grid]) -> Rotation | None:
-    """Return the rotation of every token of the sequence, if the model has rotary positions."""
-    rotary: nn.Module | None = vit.rotary
-    if rotary is None:
-        return None
-    turns: dict[Grid, Rotation] = {grid: rotary(grid, num_images=1) for grid in dict.fromkeys(grids)}
-    cos = torch.cat([turns[grid].cos for grid in grids], dim=2)
-    sin = torch.cat([turns[grid].sin for grid in grids], dim=2)
-    return Rotation(cos, sin, turns[grids[0]].in_pairs)

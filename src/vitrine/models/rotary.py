@@ -75,7 +75,9 @@ class RotaryPositions(RandomLayer):
         """Return the rotation of every token of images on `grid`; in training, one per image."""
         device, in_pairs = self.table.device, self.kind == "eva"
         if self.training and (self.shift or self.jitter or self.rescale):
-            moved = self.moved(coordinates(grid, self.kind).to(device), num_images)
+            moved = self.moved(
+                coordinates(grid, self.kind).to(device), self.draw(num_images, 5, device=device)
+            )
             return Rotation(*self.at(moved), in_pairs)
         if grid == self.grid:
             return Rotation(self.table[0], self.table[1], in_pairs)
@@ -96,11 +98,23 @@ class RotaryPositions(RandomLayer):
         angles = torch.cat([leading, angles], dim=1)[:, None]  # an angle of 0: no rotation
         return angles.cos(), angles.sin()
 
-    def moved(self, places: Tensor, num_images: int) -> Tensor:
-        """Shift, jitter and rescale places (1, N, 2) for each image: (B, N, 2)."""
-        shift, jitter, rescale = torch.split(
-            2 * self.draw(num_images, 5, device=places.device) - 1, [2, 2, 1], dim=1
-        )
+    def of_pictures(self, grids: list[Grid]) -> Rotation:
+        """Return the rotation of every token of a sequence of pictures, one after the other."""
+        if self.training and (self.shift or self.jitter or self.rescale):
+            drawn = self.draw(len(grids), 5, device=self.table.device)
+            turns = [
+                self.at(self.moved(coordinates(grid, self.kind).to(drawn.device), drawn[i : i + 1]))
+                for i, grid in enumerate(grids)
+            ]
+        else:
+            of_grid = {grid: self(grid, num_images=1) for grid in dict.fromkeys(grids)}
+            turns = [(of_grid[grid].cos, of_grid[grid].sin) for grid in grids]
+        cos, sin = (torch.cat(parts, dim=2) for parts in zip(*turns, strict=True))
+        return Rotation(cos, sin, self.kind == "eva")
+
+    def moved(self, places: Tensor, drawn: Tensor) -> Tensor:
+        """Shift, jitter and rescale places (1, N, 2) by uniform numbers for each image (B, 5): (B, N, 2)."""
+        shift, jitter, rescale = torch.split(2 * drawn - 1, [2, 2, 1], dim=1)
         places = places + (self.shift or 0.0) * shift[:, None]
         places = places * (math.log(self.jitter or 1.0) * jitter[:, None]).exp()
         return places * (math.log(self.rescale or 1.0) * rescale[:, None]).exp()

@@ -37,6 +37,8 @@ class TextConfig:
     end_token: int = 49407
     padding: int = 49407
     has_projection_bias: bool = False
+    lowercases: bool = False
+    """Whether texts are lower-cased before they reach the tokenizer (SigLIP, SigLIP 2); CLIP's tokenizer does it."""
 
 
 class TextTower(nn.Module):

@@ -3,8 +3,11 @@
 Letters as in the paper: N patches, T tokens, D width, M MLP width, H heads.
 """
 
+import dataclasses
+
 from vitrine.models.config import ViTConfig
 from vitrine.models.cost import Cost, stem_cost
+from vitrine.models.packed import require_packable
 from vitrine.models.stem_configs import HMlpStemConfig
 
 PEG_CELLS = 9  # of the kernel of a position encoding generator
@@ -36,6 +39,14 @@ def vit_cost(config: ViTConfig) -> Cost:
         map_activations=kept_maps,
         checkpointed_map_activations=kept_maps,
     )
+
+
+def vit_cost_of_patches(config: ViTConfig, patches: int) -> Cost:
+    """Count a ViT for pictures of `patches` patches each, whatever their shape; the parameters stay the model's."""
+    require_packable(config)
+    strip = patches * config.patch_size[0], config.patch_size[1]
+    counted = dataclasses.replace(config, image_size=strip, positions_keep_aspect=False)
+    return dataclasses.replace(vit_cost(counted), params=vit_cost(config).params)
 
 
 def embedding_cost(config: ViTConfig) -> tuple[int, int, int]:

@@ -35,8 +35,12 @@ def drawn(
     classes: Sequence[str],
     scores: NDArray[np.float32] | None = None,
     planes: Planes | None = None,
+    shown_at: int | None = None,
 ) -> Pixels:
-    """Draw boxes (n, 4), or masks, with their classes, and scores if given, on a picture (H, W, 3)."""
+    """Draw boxes (n, 4), or masks, with their classes, and scores if given, on a picture (H, W, 3).
+
+    Names can be read if the longer side is shown at `shown_at` pixels.
+    """
     from PIL import ImageDraw, ImageFont  # noqa: PLC0415 (few pictures have boxes)
 
     plain = pixels[:, :, :3] if pixels.shape[2] >= 3 else np.repeat(pixels[:, :, :1], 3, axis=2)
@@ -44,7 +48,8 @@ def drawn(
     longer = max(image.size)
     line = max(round(LINE * longer), 1)
     canvas, palette = ImageDraw.Draw(image), voc_palette()
-    font = ImageFont.load_default(size=max(round(LETTERS * longer), LEAST_LETTERS))
+    least = LEAST_LETTERS * max(longer / (shown_at or longer), 1)
+    font = ImageFont.load_default(size=max(round(LETTERS * longer), round(least)))
     # The best boxes come first, and are drawn last.
     for row in reversed(range(len(boxes))):
         number = int(labels[row])
@@ -55,6 +60,8 @@ def drawn(
             continue
         if planes is None:
             canvas.rectangle((left, top, right - 1, bottom - 1), outline=(red, green, blue), width=line)
+        else:  # the name stands on the mask, whose box may begin far from it
+            left = float(np.flatnonzero(mask_in(planes, row)[int(top)])[0])
         words = classes[number] if scores is None else f"{classes[number]} {scores[row]:.2f}"
         place = canvas.textbbox((left, top), words, font=font)
         canvas.rectangle((place[0] - 1, place[1] - 1, place[2] + 1, place[3] + 1), fill=(red, green, blue))

@@ -74,11 +74,16 @@ def _card(card: BoxCard, classes: Sequence[str]) -> dict[str, Any]:
         "mistakes": [words_of(one, classes) for one in card.worst.mistakes[:MOST_WORDS]]
         + ([f"and {len(card.worst.mistakes) - MOST_WORDS} more"] if len(card.worst.mistakes) > MOST_WORDS else []),
         "truth": data_url(
-            drawn(card.pixels, truth.boxes, truth.labels, classes=classes, planes=truth.planes), CARD_SIDE
+            drawn(
+                card.pixels, truth.boxes, truth.labels, classes=classes, planes=truth.planes,
+                shown_at=CARD_SIDE,
+            ),
+            CARD_SIDE,
         ),
         "predicted": data_url(
             drawn(
-                card.pixels, sure.boxes, sure.labels, classes=classes, scores=sure.scores, planes=sure.planes
+                card.pixels, sure.boxes, sure.labels, classes=classes, scores=sure.scores, planes=sure.planes,
+                shown_at=CARD_SIDE,
             ),
             CARD_SIDE,
         ),

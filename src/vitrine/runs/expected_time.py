@@ -286,7 +286,7 @@ def repeated(batch: Batch, size: int) -> Batch:
 def flops_per_image(start: StartingModel, recipe: Recipe, *, num_images: int) -> float:
     """Count the operations of training on one image: the backward pass has twice as many as the forward pass."""
     objective, config, training = recipe.objective, start.model.config, recipe.training
-    macs = cost_of(config).macs
+    macs = cost_of(config, patches=start.preprocess.max_patches).macs
     per_mac = FORWARD_FLOPS_PER_MAC if training.trains == "head" else TRAINING_FLOPS_PER_MAC
     extra = objective.forward_macs(
         macs,

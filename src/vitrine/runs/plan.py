@@ -12,6 +12,7 @@ from vitrine.errors import CheckpointError, TryOption
 from vitrine.models import ModelConfig
 from vitrine.models.cost import cost_of
 from vitrine.models.memory import Demand
+from vitrine.models.packed import packed_attention
 from vitrine.recipes.recipe import Recipe
 from vitrine.runs.phases import cost_of_phase
 from vitrine.runs.records import Execution, RunOutput, StartingModel
@@ -45,6 +46,8 @@ class RunPlan:
     image_size: tuple[int, int]
     max_patches: int | None
     """The maximum number of patches per image, for models that keep the aspect ratio; None for others."""
+    packed_attention: str | None
+    """How attention inside images of any shape is computed; None for images of one size."""
     teacher: str | None
     teacher_size: tuple[int, int] | None
     num_images: Mapping[str, int]
@@ -102,6 +105,7 @@ def plan_of(
         num_trained=num_trained(start.model),
         image_size=config.image_size,
         max_patches=start.preprocess.max_patches,
+        packed_attention=packed_attention(start.preprocess.max_patches, config, device),
         teacher=None if teacher is None else teacher.name,
         teacher_size=None if teacher is None else teacher.preprocess.size,
         num_images={name: len(source) for name, source in data.splits.items()},
@@ -118,6 +122,7 @@ def plan_of(
             processes=processes,
             shard=execution.shard,
             trained=num_trained(start.model),
+            max_patches=start.preprocess.max_patches,
         ),
         device_bytes=memory_of(device) if device.type == "cuda" else None,
         micro_batch=micro_batch,
@@ -134,7 +139,13 @@ def plan_of(
 
 
 def choose_micro_batch(
-    recipe: Recipe, config: ModelConfig, *, processes: Processes, shard: bool, trained: int | None = None
+    recipe: Recipe,
+    config: ModelConfig,
+    *,
+    processes: Processes,
+    shard: bool,
+    trained: int | None = None,
+    max_patches: int | None = None,
 ) -> int | None:
     """Return the recipe's micro-batch, or one that is predicted to fit; None means the whole share of the batch.
 
@@ -155,7 +166,13 @@ def choose_micro_batch(
     else:
         return None
     size = fitting_micro_batch(
-        recipe, config, processes=processes, shard=shard, available=available, trained=trained
+        recipe,
+        config,
+        processes=processes,
+        shard=shard,
+        available=available,
+        trained=trained,
+        max_patches=max_patches,
     )
     return None if size == images_per_process(recipe.training, processes) else size
 
@@ -168,13 +185,20 @@ def fitting_micro_batch(
     shard: bool,
     available: float,
     trained: int | None = None,
+    max_patches: int | None = None,
 ) -> int:
     """Halve a process's share of the batch until its memory is predicted to fit into `available` bytes."""
     size = images_per_process(recipe.training, processes)
 
     def needed() -> float:
         return step_memory(
-            recipe, config, micro_batch=size, processes=processes, shard=shard, trained=trained
+            recipe,
+            config,
+            micro_batch=size,
+            processes=processes,
+            shard=shard,
+            trained=trained,
+            max_patches=max_patches,
         )
 
     while size > 1 and needed() > available:
@@ -195,12 +219,16 @@ def step_memory(
     processes: Processes,
     shard: bool,
     trained: int | None = None,
+    max_patches: int | None = None,
 ) -> float:
-    """Predict the bytes of a step on one device; `trained` is the number of trained parameters, all by default."""
+    """Predict the bytes of a step on one device; `trained` is the number of trained parameters, all by default.
+
+    Images at their own aspect ratio are counted with `max_patches`, the most that a step of them can need.
+    """
     is_low = is_bf16(recipe.training.precision, device=processes.device.type)
     demand = Demand(
-        cost=cost_of(config), states=num_states(recipe.training), bytes_kept=2 if is_low else FP32_BYTES,
-        trained=trained,
+        cost=cost_of(config, patches=max_patches), states=num_states(recipe.training),
+        bytes_kept=2 if is_low else FP32_BYTES, trained=trained,
     )  # fmt: skip
     return demand.memory(
         micro_batch=math.ceil(micro_batch * recipe.objective.images_per_image(config)),

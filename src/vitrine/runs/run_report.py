@@ -186,10 +186,10 @@ def attention_of(loaded: Loaded, source: Source, device: torch.device | str) -> 
 def headline_facts(account: RunAccount) -> list[tuple[str, str]]:
     """Collect the figures at the top of the page: model, time, speed, operations."""
     config = config_from_json(account.run["model"])
-    cost = cost_of(config)
+    max_patches = account.run["preprocess"].get("max_patches")
+    cost = cost_of(config, patches=max_patches)
     seen = account.steps * account.batch_size
     seconds = account.training_seconds
-    max_patches = account.run["preprocess"].get("max_patches")
     shape = f"{shown(config.image_size)} px" if max_patches is None else f"at most {max_patches} patches"
     model = f"{variant_of(config) or 'a model'} at {shape}"
     if account.run["verb"] == "finetune":
@@ -201,11 +201,10 @@ def headline_facts(account: RunAccount) -> list[tuple[str, str]]:
     if seconds:
         machine = account.environment.get("gpu") or "a CPU"
         facts.append((duration(seconds), f"training on {machine}, {seen / seconds:,.0f} images/s"))
-    if max_patches is not None:  # the operations depend on the images' shapes
-        return facts
+    most = "" if max_patches is None else "at most "
     teraflops = 1e6 * training_exaflops(cost.macs, images=seen, epochs=1)
     if teraflops < 1e3:
-        facts.append((f"{teraflops:,.3g}", "teraFLOPs of training"))
+        facts.append((f"{most}{teraflops:,.3g}", "teraFLOPs of training"))
     else:
-        facts.append((f"{teraflops / 1e3:,.3g}", "petaFLOPs of training"))
+        facts.append((f"{most}{teraflops / 1e3:,.3g}", "petaFLOPs of training"))
     return facts

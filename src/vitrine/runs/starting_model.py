@@ -102,6 +102,9 @@ def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> Startin
         shape = InputShape(size=recipe.size, patch=recipe.patch, max_patches=recipe.max_patches)
         loaded = load(model, num_classes=num_classes, image_size=shape, new_head=True)
     preprocess = loaded.preprocess
+    if preprocess.max_patches is not None and recipe.max_patches is None:
+        # A model that keeps the aspect ratio by itself needs the same recipes as one that is asked to.
+        dataclasses.replace(recipe, max_patches=preprocess.max_patches)
     if recipe.views.crop == "random":  # BiT-HyperRule squashes images to a square, in validation too
         preprocess = dataclasses.replace(preprocess, rule="squash", crop_fraction=1.0)
     is_fresh = loaded.record.layout == "fresh"

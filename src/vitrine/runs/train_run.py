@@ -194,7 +194,12 @@ def with_micro_batch(recipe: Recipe, start: StartingModel, *, processes: Process
     """Choose the micro-batch on the first process, for all of them."""
     size = on_first_process(
         lambda: choose_micro_batch(
-            recipe, start.model.config, processes=processes, shard=shard, trained=num_trained(start.model)
+            recipe,
+            start.model.config,
+            processes=processes,
+            shard=shard,
+            trained=num_trained(start.model),
+            max_patches=start.preprocess.max_patches,
         ),
         processes,
     )

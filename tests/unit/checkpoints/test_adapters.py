@@ -135,6 +135,59 @@ def test_adapters_over_one_backbone_equal_merged_models_and_hold_its_weights_onc
     assert again.model is not opened[0].model and backbones.open(str(base)) is again
 
 
+def test_adapters_give_a_backbone_without_a_head_one_of_their_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    backbone = save(small_vit(num_classes=None), tmp_path / "backbone")
+    record = load(backbone).record
+    for number in range(2):
+        model = load(backbone, num_classes=3 + number).model
+        randomised(model.head)  # type: ignore[arg-type]
+        add_adapters(model, rank=2)
+        own = dataclasses.replace(record, config=model.config)
+        write_adapter(model, tmp_path / f"adapter{number}", base=str(backbone), record=own)
+    backbones = Backbones()
+    assert backbones.open(str(backbone)).model.head is None
+    for number in range(2):
+        one, merged = backbones.open(str(tmp_path / f"adapter{number}")), load(tmp_path / f"adapter{number}")
+        batch = images(merged.model)
+        assert logits(one.model, batch).shape[1] == 3 + number
+        torch.testing.assert_close(logits(one.model, batch), logits(merged.model, batch), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", ["image size", "patches"])
+def test_adapters_trained_at_another_input_shape_equal_merged_models_and_share_what_they_can(
+    base: Path, tmp_path: Path, change: str
+) -> None:
+    own = load(base).model.config
+    height = 2 * own.image_size[0]
+    shape = {"image_size": height} if change == "image size" else {"patch_size": 2 * own.patch_size[0]}  # type: ignore[union-attr]
+    expected = []
+    for number in range(2):
+        started = load(base, **shape)  # type: ignore[arg-type]
+        model = started.model
+        add_adapters(model, rank=2)
+        torch.manual_seed(number)
+        with torch.no_grad():
+            for layer in adapters_of(model).values():
+                layer.lora_b.normal_(std=0.05)
+        write_adapter(model, tmp_path / f"adapter{number}", base=str(base), record=started.record)
+        expected.append(model.eval())
+    backbones = Backbones()
+    opened = [backbones.open(str(base)), *(backbones.open(str(tmp_path / f"adapter{n}")) for n in range(2))]
+    for number, (one, model) in enumerate(zip(opened[1:], expected, strict=True)):
+        batch = images(model)
+        merged = load(tmp_path / f"adapter{number}")
+        for other in (one.model, merged.model):
+            torch.testing.assert_close(logits(other, batch), logits(model, batch), rtol=0, atol=1e-5)
+            assert other.config.patch_size == model.config.patch_size  # type: ignore[union-attr]
+    if change == "image size":
+        bytes_of = {p.data_ptr(): p.numel() * 4 for one in opened for p in one.model.parameters()}
+        positions = opened[1].model.positions[0].table.numel() * 4  # type: ignore[index, union-attr]
+        added = sum(path.stat().st_size for path in tmp_path.glob("adapter?/adapter_model.safetensors"))
+        whole = sum(p.numel() * 4 for p in opened[0].model.parameters())
+        assert whole < sum(bytes_of.values()) < whole + positions + added
+
+
 def test_what_cannot_be_merged_is_refused_in_one_sentence(base: Path, tmp_path: Path) -> None:
     model = trained(base)
     record = Record(config=model.config, preprocess=load(base).preprocess)  # type: ignore[arg-type]

@@ -42,7 +42,7 @@ def test_coordinates_move_per_image_within_their_bounds_in_training_only() -> No
     keys = image_keys(0, first=0, count=64, device=torch.device("cpu"))
     places = coordinates((4, 4), "dinov3")
     with randomness_of(keys):
-        moved = rotary.moved(places, 64)
+        moved = rotary.moved(places, rotary.draw(64, 5, device=places.device))
         again, rows = rotary((4, 4), num_images=64), rotary((4, 4), num_images=64)
     with randomness_of(keys[10:]):
         later = rotary((4, 4), num_images=54)

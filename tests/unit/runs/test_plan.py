@@ -8,11 +8,14 @@ import pytest
 import torch
 from unit.runs.simple import ALONE, SimpleRun, simple_run
 
+from vitrine.checkpoints.opening import at_native_aspect
 from vitrine.cli.views.finetune import closed_form_lines
 from vitrine.cli.views.training_plan import plan_lines
 from vitrine.errors import CheckpointError, TryOption
 from vitrine.models import ModelConfig, create_model
+from vitrine.models.cost import cost_of
 from vitrine.recipes import Recipe, find_recipe
+from vitrine.runs.expected_time import flops_per_image
 from vitrine.runs.plan import (
     SHARE_OF_MACHINE,
     RunPlan,
@@ -147,3 +150,38 @@ def test_the_score_before_training_has_the_name_that_the_table_of_the_result_giv
     )
     first = next(map(str, closed_form_lines(score)))
     assert first.startswith("Head only: 50.0 %") and "(20.0 to 80.0) of 10" in first
+
+
+def test_images_at_their_own_aspect_ratio_are_counted_by_their_patches() -> None:
+    run = simple_run()
+    squares = planned(run)
+    model = run.start.model.config
+    native = at_native_aspect(run.start.preprocess, model, 16)  # as many patches as the square has
+    as_many = dataclasses.replace(run, start=dataclasses.replace(run.start, preprocess=native))
+    assert planned(as_many).step_bytes == squares.step_bytes
+    more = dataclasses.replace(native, max_patches=64)
+    longer = planned(dataclasses.replace(run, start=dataclasses.replace(run.start, preprocess=more)))
+    at_64_px = create_model("ViT", **{**dataclasses.asdict(model), "image_size": (64, 64)}).config  # type: ignore[arg-type]
+    expected = cost_of(at_64_px)
+    assert cost_of(model, patches=64).macs == expected.macs
+    assert cost_of(model, patches=64).activations == expected.activations
+    assert cost_of(model, patches=64).params == cost_of(model).params < expected.params
+    assert longer.step_bytes > squares.step_bytes
+    assert "at most 64 patches" in shown(longer)
+    small, large = (
+        fitting_micro_batch(
+            find_recipe("demo"), model, processes=ALONE, shard=False, available=2e6, max_patches=most
+        )
+        for most in (64, 16)
+    )
+    assert 1 <= small < large
+
+
+def test_operations_of_images_at_their_own_aspect_ratio_grow_with_their_patches() -> None:
+    run = simple_run()
+    native = at_native_aspect(run.start.preprocess, run.start.model.config, 64)
+    start = dataclasses.replace(run.start, preprocess=native)
+    flops = flops_per_image(start, run.recipe, num_images=32)
+    assert flops > 3.5 * flops_per_image(
+        run.start, run.recipe, num_images=32
+    )  # 4 times the patches, and a head

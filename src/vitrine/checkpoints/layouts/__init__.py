@@ -158,7 +158,7 @@ def _official(config: ModelConfig, generation: Generation) -> Layout:
 
 
 def _timm(config: ModelConfig, generation: Generation) -> Layout:
-    if isinstance(config, ViTConfig) and config.rotary != "none":
+    if isinstance(config, ViTConfig) and eva.is_eva(config):
         return eva.for_model(config)
     if isinstance(config, ViTConfig) and config.positions == "relative_bias":
         return beit.for_model(config, kind="timm")

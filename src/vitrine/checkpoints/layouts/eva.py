@@ -1,6 +1,7 @@
-"""timm's Eva: EVA-02 (arXiv:2303.11331), and DINOv3 as timm has it.
+"""timm's Eva: EVA (arXiv:2211.07636), EVA-02 (arXiv:2303.11331), and DINOv3 as timm has it.
 
-The file does not record rotary positions: every published model with SwiGLU or without a position table has them.
+The file does not record rotary positions: every published model with SwiGLU or without a position table has them, and
+EVA, with a dense MLP and a table, has none.
 """
 
 import dataclasses
@@ -20,7 +21,6 @@ from vitrine.checkpoints.layouts.layout import (
 from vitrine.checkpoints.layouts.named import NamedLayout, Names, read_blocks
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import CheckpointError
 from vitrine.models import ModelConfig, ViTConfig
 from vitrine.models.rotary import BASES
 
@@ -50,16 +50,14 @@ class EvaLayout(NamedLayout):
         kernel = shape_of(index, "patch_embed.proj.weight", hints=hints, axes=4)
         blocks = read_blocks(self.names, index, hints)
         has_table, registers, head = "pos_embed" in index, index.get("reg_token"), index.get("head.weight")
-        if has_table and blocks["mlp"] == "dense":
-            raise CheckpointError(
-                f"{hints.path} is an EVA (1) or BEiT model of timm; only EVA-02 and DINOv3 are read"
-            )
         said = arguments.get("global_pool") or hints.settings.get("global_pool")
         pooling = "average" if "fc_norm.weight" in index or said == "avg" else "class_token"
         if said is None and not has_table:
             pooling = "average"  # timm's default for DINOv3
         rotary: dict[str, Any] = {"rotary": "dinov3", "rotary_rescale": arguments.get("rope_rescale_coords")}
-        if has_table:
+        if has_table and blocks["mlp"] == "dense":
+            rotary = {}
+        elif has_table:
             rotary = {
                 "rotary": "eva",
                 "rotary_grid": as_grid(arguments.get("ref_feat_shape", PRETRAINING_GRID)),
@@ -88,7 +86,7 @@ class EvaLayout(NamedLayout):
         """Return why timm's Eva cannot hold a model."""
         reason = refuse_odd_vit(
             config, where="timm's Eva", instead="the layout vitrine holds every model",
-            poolings=("class_token", "average"), positions=("none", "learned_1d"), rotary=("dinov3", "eva"),
+            poolings=("class_token", "average"), positions=("none", "learned_1d"), rotary=("none", "dinov3", "eva"),
             idle_class_token=True, norm_after_pooling=True, registers=True, layer_scale=True, swiglu=True,
             mlp_norm=True, no_qkv_bias=True, no_key_bias=True, only_erf=True,
         )  # fmt: skip
@@ -97,6 +95,10 @@ class EvaLayout(NamedLayout):
         assert isinstance(config, ViTConfig)
         if config.qkv_bias and config.key_bias:
             return "timm's Eva cannot hold a bias of the keys; the layout vitrine can"
+        if config.rotary == "none" and config.mlp == "swiglu":
+            return (
+                "timm's Eva has rotary positions where it has SwiGLU; the layout vitrine can hold it without"
+            )
         return None
 
     def left_out(self, name: str) -> str | None:
@@ -112,7 +114,7 @@ class EvaLayout(NamedLayout):
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if config.rotary == "dinov3" else (CLIP_MEAN, CLIP_STD)
         if config.channels != len(CLIP_MEAN):
             mean, std = grey, grey  # type: ignore[assignment]
-        is_usual = config.rotary == "eva" and max(config.image_size) <= 224
+        is_usual = config.rotary != "dinov3" and max(config.image_size) <= 224
         return Preprocess(
             size=config.image_size, rule="shorter", crop_fraction=0.9 if is_usual else 1.0,
             interpolation="bicubic", mean=mean, std=std,
@@ -149,6 +151,12 @@ def eva(*, is_apart: bool, gates_apart: bool, norm_after: bool) -> EvaLayout:
         norm="fc_norm" if norm_after else "norm",
     )
     return EvaLayout(names=names, label="timm Eva")
+
+
+def is_eva(config: ViTConfig) -> bool:
+    """Return whether, of timm's models, an Eva has such attention: rotary positions, or keys without a bias."""
+    has_idle_keys = config.qkv_bias and not config.key_bias and config.positions == "learned_1d"
+    return config.rotary != "none" or has_idle_keys
 
 
 def as_grid(size: Any) -> tuple[int, int] | None:
@@ -189,5 +197,7 @@ def timm_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
             arguments["swiglu_align_to"] = 1  # our width is the aligned one
         arguments["rope_temperature"] = config.rotary_base or BASES["dinov3"]
         return name, arguments
+    if config.rotary == "none":
+        return "eva_giant_patch14_224", arguments
     arguments["ref_feat_shape"] = list(config.rotary_grid) if config.rotary_grid else None
     return "eva02_base_patch14_224" if config.mlp_norm else "eva02_tiny_patch14_224", arguments

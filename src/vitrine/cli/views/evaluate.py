@@ -142,7 +142,7 @@ def extra_line(name: str, value: float) -> str:
 
 def plan_lines(plan: EvaluatePlan) -> Iterator[Line]:
     """Show which model is evaluated on which images, and where the results go."""
-    shape = input_text(plan.size, plan.max_patches)
+    shape = input_text(plan.size, plan.max_patches, packed_attention=plan.packed_attention)
     yield (
         f"Plan: {plan.model} on {counted(plan.num_images, 'image')} of {plan.data} ({plan.split}), "
         f"{plan.num_classes:,} classes, {shape}, on {plan.device} in {plan.precision}; to {glued(plan.folder)}"

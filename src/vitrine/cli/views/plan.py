@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from vitrine.cli.command_line import option
-from vitrine.cli.lines import Line, Table
+from vitrine.cli.lines import Line, Table, input_text
 from vitrine.jobs.plan import GIVEN, Memory, Plan
 from vitrine.spelling import counted, duration
 
@@ -13,9 +13,10 @@ DAYS_FROM_HOURS = 72
 
 def lines(plan: Plan) -> Iterator[Line]:
     """Show the run, its memory as asked and as it fits, and its time."""
-    size = "x".join(map(str, plan.image_size))
+    shape = input_text(plan.image_size, plan.max_patches)
+    shape = f" at {shape}" if plan.max_patches is None else f", {shape}"
     tokens = "" if plan.tokens is None else f", {plan.tokens} tokens"
-    yield f"{plan.model}: {plan.params:,} parameters at {size} px{tokens}"
+    yield f"{plan.model}: {plan.params:,} parameters{shape}{tokens}"
     yield (
         f"Batch size {plan.batch_size:,} on {counted(plan.devices, 'device')} with {plan.device_memory:g} GiB each, "
         f"{counted(plan.steps, 'step')}"

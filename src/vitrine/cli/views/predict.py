@@ -158,5 +158,5 @@ def percent(share: float) -> str:
 
 def plan_lines(plan: PicturesPlan) -> Iterator[Line]:
     """Show which model reads how many pictures."""
-    shape = input_text(plan.size, plan.max_patches)
+    shape = input_text(plan.size, plan.max_patches, packed_attention=plan.packed_attention)
     yield f"Plan: {plan.model} at {shape} on {plan.device}, {counted(plan.num_pictures, 'picture')}"

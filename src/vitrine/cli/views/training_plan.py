@@ -12,7 +12,7 @@ def plan_lines(plan: RunPlan) -> Iterator[Line]:
     training = plan.training
     yield (
         f"Plan: {plan.model}, {plan.num_parameters:,} parameters, {aim_of(plan)}, "
-        f"{input_text(plan.image_size, plan.max_patches)}"
+        f"{input_text(plan.image_size, plan.max_patches, packed_attention=plan.packed_attention)}"
     )
     images = ", ".join(f"{count:,} {name}" for name, count in plan.num_images.items())
     is_spread = plan.is_evaluated and training.evaluate_every

@@ -204,6 +204,15 @@ def task_of(address: str | Path) -> DataTask:
     return "classes"
 
 
+def read_as(address: str, task: DataTask) -> str:
+    """Return the address by which a set is read with labels of a kind: its own, or one with the kind in front."""
+    if task_of(address) == task:
+        return address
+    for kind in (mask_sets, instance_sets, box_sets):
+        address = address.removeprefix(kind.PREFIX)
+    return f"{task}:{Path(address).absolute()}"
+
+
 def _refuse_other_file(path: Path) -> None:
     """Refuse a compressed file and a video, with what to do about it."""
     if path.name.lower().endswith(COMPRESSED_TARS):

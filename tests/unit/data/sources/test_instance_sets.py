@@ -12,7 +12,7 @@ from PIL import Image
 
 from vitrine.data.decoding.coco_masks import runs_of
 from vitrine.data.decoding.mask_planes import mask_boxes, unpacked
-from vitrine.data.sources.opening import open_splits, task_of
+from vitrine.data.sources.opening import open_splits, read_as, task_of
 from vitrine.errors import DataError, ImageError
 
 
@@ -48,6 +48,9 @@ def test_outlines_are_seen_in_the_data_and_boxes_and_class_masks_are_still_read(
         for other in (*others, "instances"):
             source = open_splits(f"{other}:{root}")["train"]
             assert (source.task, len(source)) == (other, 6)
+        prefixed = read_as(f"instances:{root}", others[0])
+        assert open_splits(prefixed)["train"].task == others[0]
+        assert read_as(prefixed, others[0]) == prefixed
     boxes = coco_boxes(tmp_path / "boxes")
     assert task_of(str(boxes)) == "boxes"
     with pytest.raises(DataError, match=r"train2017\.json: .* 000\.png"):

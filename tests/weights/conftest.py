@@ -1,0 +1,6 @@
+"""The programs in `weights/` are scripts: their folder is on the path for these tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "weights"))
