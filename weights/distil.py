@@ -25,7 +25,7 @@ from copies import without_copies
 from progress import Clock, Log, Tally
 from sources import SOURCES, class_names
 from starting import student_vit
-from teaching import Student, Teacher, compile_blocks, embedded, lessons
+from teaching import Student, Teacher, compile_blocks, embedded, fit_maps, lessons
 from torch import Tensor, nn
 from ways import WAYS, Way, stages_of
 
@@ -40,6 +40,7 @@ WARM_UP = 300
 PATCHES_PER_BATCH = 1024 * 14 * 14
 PEAK = {"ti": 2e-3, "s": 1e-3}
 LOCAL_GRID = 6
+BATCH_OF_MAPS = 2048
 PETS_BREEDS = 37
 # So many photographs have five of every breed in each half; a trial with fewer has no score.
 PETS_LEAST = 40 * PETS_BREEDS
@@ -70,11 +71,20 @@ def main() -> None:
     tests = {name: sets.pop(name) for name in list(sets) if SOURCES[name].share == 0}
     if options.tests is not None:
         without_copies(sets, teacher, options.tests, log)
+        sets = {name: images for name, images in sets.items() if len(images.pixels)}
+    if not sets:
+        raise SystemExit(f"{options.packs} holds no photographs to train on")
     teacher.fit(sets, log)
     for name, images in tests.items():
         log(event="teacher", set=name, **measure(teacher.tokens, teacher.head, images, side=196))
     learners = [make_learner(word, teacher, way, options) for word in options.students.split(",")]
-    for learner in learners:
+    generator = torch.Generator(device).manual_seed(options.seed)
+    for learner, word in zip(learners, options.students.split(","), strict=True):
+        if "=" in word:  # it starts from weights that know something
+            batch = options.batch or BATCH_OF_MAPS
+            fit_maps(
+                learner.student, teacher, drawn(sets, way, grid=14, batch=batch, generator=generator), grid=14
+            )
         report(learner, tests, log, event="start")
     train(learners, teacher, sets, way=way, options=options, log=log)
     for learner in learners:
@@ -161,10 +171,7 @@ def train(
         batch = options.batch or PATCHES_PER_BATCH // grid**2
         clock.stop()
         while clock.share < until:
-            batch_views = views(
-                sets, grid=grid, teacher_grid=round(grid * way.teacher_scale), batch=batch, num_local=way.local,
-                local_grid=LOCAL_GRID, generator=generator,
-            )  # fmt: skip
+            batch_views = drawn(sets, way, grid=grid, batch=batch, generator=generator)
             classes, patches = teacher.lesson(batch_views.teacher, grid=grid)
             taught = classes, patches, teacher.head(classes)
             factor = min(1.0, (tally.step + 1) / WARM_UP) * (1 - clock.share) * math.sqrt(batch / 1024)
@@ -179,6 +186,14 @@ def train(
             if tally.tell(clock.seconds, grid=grid):
                 for learner in learners:
                     torch.save(weights_of(learner), options.out / f"{learner.name}.pt")
+
+
+def drawn(sets: dict[str, Images], way: Way, *, grid: int, batch: int, generator: torch.Generator) -> Views:
+    """Draw the views of a batch at one grid."""
+    return views(
+        sets, grid=grid, teacher_grid=round(grid * way.teacher_scale), batch=batch, num_local=way.local,
+        local_grid=LOCAL_GRID, generator=generator,
+    )  # fmt: skip
 
 
 def step(

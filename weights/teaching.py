@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from batches import TEACHER_PATCH, Images, whole
+from batches import TEACHER_PATCH, Images, Views, whole
 from progress import Log
 from starting import NUM_CLASSES
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from vitrine.models import ViT
 # Pictures at a time where nothing is trained.
 CHUNK = 512 if torch.cuda.is_available() else 16
 HIDDEN = 2048
+# Rows and strength of the ridge regression that starts a student's maps.
+MOST_ROWS, RIDGE = 65_536, 1e-3
 # Pixels of a side below which the second teacher cannot see what is shown.
 LEAST_SIDE = 100
 
@@ -157,6 +159,42 @@ class Student(nn.Module):
         """Return class tokens (B, D)."""
         with torch.autocast(pixels.device.type, torch.bfloat16):
             return self(pixels)[0]
+
+
+@torch.no_grad()
+def fit_maps(student: Student, teacher: Teacher, batch: Views, *, grid: int) -> None:
+    """Solve the student's maps and head for one batch, so that weights that know something keep it at the start.
+
+    Random maps would send noise through them for hundreds of steps. Deeper projectors stay random.
+    """
+    student.eval()
+    with torch.autocast(batch.student.device.type, torch.bfloat16):
+        tokens, _, _, _ = student(batch.student)
+        patches, shape = student.vit.embed_patches(batch.student)
+        own_patches = student.vit.encode(student.vit.assemble(patches, shape), shape)[:, 1:]
+    classes, its_patches = teacher.lesson(batch.teacher, grid=grid)
+    pairs = [
+        (student.to_class, tokens, classes),
+        (student.to_patches, own_patches.flatten(0, 1)[:MOST_ROWS], its_patches.flatten(0, 1)[:MOST_ROWS]),
+    ]
+    if student.vit.head is not None:
+        pairs.append((student.vit.head, tokens, teacher.head(classes)))
+    for layer, inputs, outputs in pairs:
+        linear = layer[0] if isinstance(layer, nn.Sequential) else layer
+        if isinstance(layer, nn.Linear) or len(layer) == 1:
+            solve(linear, inputs.float(), outputs.float())
+    student.train()
+
+
+def solve(linear: nn.Linear, inputs: Tensor, outputs: Tensor) -> None:
+    """Set a linear layer to the ridge regression of outputs (N, K) on inputs (N, D)."""
+    centre, target = inputs.mean(0), outputs.mean(0)
+    x, y = inputs - centre, outputs - target
+    gram = x.T @ x
+    strength = RIDGE * gram.diagonal().mean()
+    weight = torch.linalg.solve(gram + strength * torch.eye(len(gram), device=gram.device), x.T @ y).T
+    linear.weight.copy_(weight)
+    linear.bias.copy_(target - weight @ centre)
 
 
 def projection(own: int, width: int, *, layers: int) -> nn.Sequential:

@@ -179,3 +179,17 @@ def test_runs_as_text_are_read_as_they_were_written() -> None:
         for share in (0, 0.02, 0.5, 1):
             mask = rng.random(size) < share
             assert (decode_segmentation(encode_segmentation(mask), size, where="a mask") == mask).all()
+
+
+def test_voc_is_learned_as_objects_where_the_task_says_so(weights: Path, tmp_path: Path) -> None:
+    root = voc_objects(tmp_path / "voc", train=6, val=2, border=2)
+    options = (*SMALL, "--steps", "1", "--evaluate-every", "1", "--out", tmp_path / "run")
+    done = inside("finetune", root, "--model", weights, "--task", "instances", *options)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["model"]["kind"] == "InstanceEoMT"
+    evaluated = vitrine.evaluate(tmp_path / "run", root, out=tmp_path / "out", device="cpu")
+    assert (evaluated.num_images, evaluated.num_truths) == (2, 3)
+    report = vitrine.report(tmp_path / "run", device="cpu")
+    assert report.file is not None
+    assert "A mask is right" in report.file.read_text()

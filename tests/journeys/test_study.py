@@ -274,3 +274,27 @@ def test_the_study_of_descendants_trains_every_method_and_the_teacher_of_one(tmp
         }
         assert scores[rate] == max(scores.values()), method
     assert "DeiT's token is better than" in done.stdout
+
+
+# The other three have tests of their own.
+OTHERS = [name for name in STUDIES if name not in ("descendants", "head", "resolution")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_study_runs_from_data_to_a_verdict_at_scale_tiny(name: str, tmp_path: Path) -> None:
+    pictures = DATA.replace("count=120", "count=80")
+    done = inside(*study(tmp_path, name, pictures, "--seeds", "1", "--steps", "0.13", "--json"))
+    assert done.returncode == 0, done.stderr
+    (line,) = json.loads(done.stdout)["lines"]
+    assert line["finished"] == line["runs"]
+    # The families of the smallest models have no compute in common.
+    assert (line["verdict"] == "not measured") is (name == "compute")
+    measured = lines(tmp_path / name)
+    assert (
+        all(0 <= run["measures"]["accuracy"] <= 1 for run in measured if run["role"] == "measured")
+        or name == "cost"
+    )
+    # Every study but that of speeds trains one arm twice as long.
+    assert any(run["role"] == "check" for run in measured) is (name != "cost")
+    assert "<svg" in (tmp_path / name / "index.html").read_text()

@@ -164,7 +164,7 @@ def write_studies(folder: Path, file: Path) -> StudyResult:
             f"{folder} holds no results of a study",
             advice=[TryVerb("study", ("NAME", "DATA"), "to run one", {"out": str(folder)})],
         )
-    write_document(file, sections)
+    write_document(file, sections, studies=tuple(STUDIES.values()))
     return StudyResult(scale=sections[0].results[0].scale, lines=tuple(lines), document=file)
 
 

@@ -19,6 +19,17 @@ class TableRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PublishedRow:
+    """A figure of the paper, ours, and the change of each from the first row."""
+
+    label: str
+    paper: str
+    ours: str
+    paper_change: str
+    our_change: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyPage:
     """The contents of the page of a study."""
 
@@ -41,6 +52,11 @@ class StudyPage:
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
     charts: tuple[Chart, ...]
+    published: tuple[PublishedRow, ...] = ()
+    published_as: str = ""
+    """Table, model and data of the paper's figures."""
+    ours_as: str = ""
+    """Models, data and steps of ours."""
     departures: str = ""
     notes: Sequence[str] = ()
 

@@ -144,7 +144,8 @@ def _run_all(
                 # The last line of a traceback is the most informative.
                 advance(1, f"{name_of(run)} failed: {done.reason.strip().splitlines()[-1]}")
             else:
-                append_result(plan.folder, _result_line(run, plan, done.values, scale=scale))
+                sharing = 1 if run.work == "speed" else place.jobs
+                append_result(plan.folder, _result_line(run, plan, done.values, scale=scale, jobs=sharing))
                 _clear(run)
                 shown = ", ".join(
                     f"{key} {value:.4g}"
@@ -158,7 +159,7 @@ def _run_all(
     return [f"{name}: {reason}" for name, reason in failed.items()], plans
 
 
-def _result_line(run: Run, plan: Plan, values: Mapping[str, Any], *, scale: str) -> dict[str, Any]:
+def _result_line(run: Run, plan: Plan, values: Mapping[str, Any], *, scale: str, jobs: int) -> dict[str, Any]:
     data = plan.data[run.data]
     return {
         "study": run.study,
@@ -174,6 +175,7 @@ def _result_line(run: Run, plan: Plan, values: Mapping[str, Any], *, scale: str)
         "data": data.address,
         "num_test": data.counts[data.test_split],
         "version": __version__,
+        "jobs": jobs,
         **values,
     }
 

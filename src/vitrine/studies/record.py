@@ -10,6 +10,7 @@ from typing import Any, Literal
 from vitrine.models.config import ModelConfig
 from vitrine.recipes import Recipe
 from vitrine.reports.charts import Chart
+from vitrine.studies.published import Beside
 from vitrine.studies.results import Results
 from vitrine.studies.run_keys import later_fields, settings_of
 from vitrine.studies.scales import Scale
@@ -131,6 +132,12 @@ class Study:
     """Whether the search tries further rates (`Setup.grids`) while the best is at the edge of those tried."""
     remarks: Callable[[Results], Sequence[str]] | None = None
     """Remarks on the results, in addition to the rule."""
+    published: Callable[[Results], Sequence[Beside]] | None = None
+    """Figures of the paper beside the arms that correspond to them."""
+    published_as: str = ""
+    """Table, model and data of those figures."""
+    least_images: int = 0
+    """Images of pre-training that the claim presumes; smaller sets cannot dispute it."""
     measure: str = "accuracy"
     """The measure that the rule compares."""
     seeds: int = 3

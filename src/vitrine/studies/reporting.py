@@ -7,16 +7,18 @@ from pathlib import Path
 
 from vitrine.reports.charts import svg_file
 from vitrine.reports.pages import write_page
-from vitrine.reports.study_page import StudyPage, TableRow, render_study
+from vitrine.reports.study_page import PublishedRow, StudyPage, TableRow, render_study
 from vitrine.runtime.files import write_atomically
 from vitrine.spelling import counted
 from vitrine.studies.convergence import convergence_of, word_on
 from vitrine.studies.record import Study
 from vitrine.studies.results import Result, Results, mean_and_spread
+from vitrine.studies.standing import row_of, table_of
 from vitrine.studies.verdicts import Verdict, verdict_of
 
 BEGIN, END = "<!-- study {name} -->", "<!-- end of {name} -->"
 SPEED = "images_per_second"
+VERDICTS = ("<!-- verdicts -->", "<!-- end of verdicts -->")
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,9 @@ def page_of(study: Study, results: Sequence[Result], *, notes: Sequence[str] = (
         columns=tuple(columns_of(measured)),
         rows=tuple(rows_of(study, measured)),
         charts=tuple(study.charts(measured)),
+        published=tuple(published_rows(study, measured)),
+        published_as=study.published_as,
+        ours_as=ours_as(measured),
         departures=study.departures,
         notes=(*remarks_on(study, measured), *notes),
     )
@@ -88,12 +93,19 @@ def write_study_page(
     return verdict_on(study, results)[1]
 
 
-def write_document(file: Path, sections: Sequence[Section]) -> None:
+def write_document(file: Path, sections: Sequence[Section], *, studies: Sequence[Study] = ()) -> None:
     """Write every study's section into a Markdown document between its marks, and its charts beside it.
 
-    Text outside the marks is kept.
+    With `studies`, the table of their verdicts is written too, below the title if it has no marks yet. Text outside
+    the marks is kept.
     """
     text = file.read_text(encoding="utf-8") if file.exists() else "# The paper's studies\n"
+    if studies:
+        begin, end = VERDICTS
+        table = f"{begin}\n{verdict_table(studies, sections)}\n{end}"
+        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", flags=re.DOTALL)
+        title, _, rest = text.partition("\n")
+        text = pattern.sub(lambda _: table, text) if begin in text else f"{title}\n\n{table}\n{rest}"
     for one in sections:
         figure = file.parent / file.stem / f"{one.name}.svg"
         page = page_of(one.study, one.results)
@@ -109,6 +121,62 @@ def write_document(file: Path, sections: Sequence[Section]) -> None:
             text = f"{text.rstrip()}\n\n{marked}\n"
     with write_atomically(file, mode="w") as opened:
         opened.write(text)
+
+
+def verdict_table(studies: Sequence[Study], sections: Sequence[Section]) -> str:
+    """Write the table of all verdicts: a row per section, and one per study that was not run."""
+    rows = []
+    for study in studies:
+        own = [section for section in sections if section.study.name == study.name]
+        rows += [row_of(study, section.results) for section in own] or [row_of(study, ())]
+    return table_of(rows)
+
+
+def published_rows(study: Study, results: Results) -> list[PublishedRow]:
+    """Return the figures of the paper beside ours, with the changes from the first row of each."""
+    if study.published is None:
+        return []
+    rows: list[PublishedRow] = []
+    first: tuple[float, float] | None = None
+    for one in study.published(results):
+        if not one.ours:
+            continue
+        mean, spread = mean_and_spread([100 * value for value in one.ours])
+        changes = ("", "") if first is None else (f"{one.paper - first[0]:+.2f}", f"{mean - first[1]:+.2f}")
+        first = first or (one.paper, mean)
+        ours = f"{mean:.2f}" + ("" if spread is None else f" ± {spread:.2f}")
+        rows.append(
+            PublishedRow(
+                label=one.label, paper=f"{one.paper:.2f}", ours=ours, paper_change=changes[0],
+                our_change=changes[1],
+            )
+        )  # fmt: skip
+    return rows
+
+
+def published_table(page: StudyPage) -> list[str]:
+    """Write the figures of the paper beside ours in Markdown."""
+    return [
+        "",
+        f"The paper: {page.published_as}. Ours: {page.ours_as}.",
+        "",
+        "| arm | the paper [%] | ours [%] | the paper, change from the first | ours |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {row.label} | {row.paper} | {row.ours} | {row.paper_change} | {row.our_change} |"
+            for row in page.published
+        ),
+    ]
+
+
+def ours_as(results: Results) -> str:
+    """Return the models, the data and the steps of the measured runs."""
+    if not results.measured:
+        return ""
+    sizes = [result.params / 1e6 for result in results.measured]
+    steps, last = max(result.steps for result in results.measured), results.measured[-1]
+    models = f"{min(sizes):.1f}" + ("" if max(sizes) - min(sizes) < 0.05 else f" to {max(sizes):.1f}")
+    return f"models of {models} M parameters on {last.data}, {last.scale} scale, up to {steps:,} steps"
 
 
 def section_of(page: StudyPage, *, command: str, figure: str, on: str = "") -> str:
@@ -131,6 +199,7 @@ def section_of(page: StudyPage, *, command: str, figure: str, on: str = "") -> s
     lines += ["", f"![{page.title}]({figure})", "", f"**Verdict: {page.verdict}{reserved(page)}.**"]
     lines += [f"- {finding}" for finding in page.findings]
     lines += ["", *page.notes] if page.notes else []
+    lines += published_table(page) if page.published else []
     lines += ["", f"Rule: {page.rule}"]
     if page.departures:
         lines += ["", f"Departures at small scales: {page.departures}"]

@@ -42,6 +42,8 @@ class Result:
     num_test: int
     device: str
     version: str
+    jobs: int = 1
+    """Runs that shared the device at a time."""
     resumed_at: int = 0
     """The step from which the run was resumed."""
     launched: str = ""

@@ -11,7 +11,14 @@ from tests.unit.studies.made import made_results
 from vitrine.errors import DataError
 from vitrine.jobs.study import write_studies
 from vitrine.studies.registry import STUDIES
-from vitrine.studies.reporting import Section, rows_of, write_document, write_study_page
+from vitrine.studies.reporting import (
+    VERDICTS,
+    Section,
+    rows_of,
+    verdict_table,
+    write_document,
+    write_study_page,
+)
 from vitrine.studies.results import FILE, Results, append_result, latest_series, read_results
 
 RESULTS = Path(__file__).parents[3] / "docs" / "studies" / "results"
@@ -143,3 +150,18 @@ def test_the_document_says_what_the_kept_results_say(folder: Path, tmp_path: Pat
         # The figure's folder is called like the document.
         written = file.read_text().replace(f"]({data}/", "](studies/")
         assert written.partition("<!--")[2].strip() in document
+
+
+def test_the_table_at_the_top_of_the_document_says_what_the_kept_results_say() -> None:
+    sections = [
+        Section(study, results, "", data if len(series) > 1 else "")
+        for study in STUDIES.values()
+        for series in [latest_series(read_results(RESULTS / study.name))]
+        for data, results in series.items()
+    ]
+    assert len(sections) >= 6
+    table = verdict_table(tuple(STUDIES.values()), sections)
+    document = (RESULTS.parent.parent / "studies.md").read_text()
+    begin, end = VERDICTS
+    assert document.partition(begin)[2].partition(end)[0].strip() == table
+    assert document.index(begin) < document.index("## ")

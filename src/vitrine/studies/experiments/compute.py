@@ -11,6 +11,7 @@ from vitrine.models.variants import configure
 from vitrine.recipes.pre_training import JFT, jft_like
 from vitrine.reports.charts import Chart, Point
 from vitrine.studies.arms import RATES_RULE, at_best_rates, open_at_edge, search_of
+from vitrine.studies.published import JFT_IMAGES, TABLE_6, Beside
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import Scale, axial, from_scratch, hybrid, resnet, vit
@@ -23,20 +24,10 @@ AXIAL, BASE = "axial ViT", "ViT-1"
 LEVELS = ((0.5, 2 / 3), (1.0, 1.0), (4 / 3, 4 / 3))
 # The arm that is also trained twice as long.
 REFERENCE = BASE
-# Table 6: exaFLOPs of pre-training on JFT and fine-tuned ImageNet accuracy.
-PAPER: dict[str, dict[str, tuple[float, float]]] = {
-    "ViT": {
-        "B/32": (55, 80.73), "B/16": (224, 84.15), "L/32": (196, 84.37), "L/16": (783, 86.30),
-        "L/16 x 2": (1567, 87.12), "H/14 x 2": (4262, 88.08),
-    },
-    "ResNet": {
-        "R50x1": (50, 77.54), "R101x1": (96, 80.67), "R152x1": (141, 81.88), "R50x2": (199, 82.12),
-        "R152x2": (563, 84.97), "R152x2 x 2": (1126, 85.56), "R200x3 x 2": (3306, 87.22),
-    },
-    "hybrid": {
-        "R50+B/32": (106, 84.90), "R50+L/32": (246, 85.68), "R50+B/16": (274, 85.58), "R50+L/16": (859, 86.60),
-        "R50+L/16 x 2": (1668, 87.12),
-    },
+# The models of Table 6 that correspond to ours: small, larger, largest of each family.
+COUNTERPARTS = {
+    "ViT": ("B/32", "B/16", "L/16"), "ResNet": ("R50x1", "R101x1", "R50x2"),
+    "hybrid": ("R50+B/32", "R50+B/16", "R50+L/16"),
 }  # fmt: skip
 
 
@@ -141,13 +132,25 @@ def charts(results: Results) -> list[Chart]:
                 points += point_at(results, members[0].exaflops, model=model)
         ours[family] = tuple(sorted(points, key=lambda one: one.x))
     paper = {
-        family: tuple(Point(x=x, y=y) for x, y in sorted(rows.values())) for family, rows in PAPER.items()
+        family: tuple(Point(x=x, y=y) for x, y in sorted(rows.values())) for family, rows in TABLE_6.items()
     }
     common = {"y_label": "Accuracy [%]", "x_label": "Pre-training compute [exaFLOPs]", "is_log": True}
     return [
         Chart(title="Ours, test accuracy", series=ours, **common),  # type: ignore[arg-type]
         Chart(title="The paper, JFT to ImageNet", series=paper, is_paper=True, **common),  # type: ignore[arg-type]
     ]
+
+
+def published(results: Results) -> list[Beside]:
+    """Return models of Table 6 beside ours."""
+    return [
+        Beside(
+            label=f"{family}-{number}, {name} at {TABLE_6[family][name][0]:g} exaFLOPs",
+            paper=TABLE_6[family][name][1], ours=results.values(model=f"{family}-{number}"),
+        )
+        for family, names in COUNTERPARTS.items()
+        for number, name in enumerate(names)
+    ]  # fmt: skip
 
 
 STUDY = Study(
@@ -167,6 +170,9 @@ STUDY = Study(
     widens=True,
     findings=findings,
     charts=charts,
+    published=published,
+    published_as="Table 6, pre-trained on JFT-300M for seven epochs, fine-tuned on ImageNet",
+    least_images=JFT_IMAGES,
     departures="Accuracy on the same set instead of after transfer; the claim assumes enough pre-training data, "
     "which small sets do not provide. ResNets and hybrids have a 3x3 root that keeps the size of the image, and "
     "stages of equal width; all three families end with tokens or cells of 4 pixels, the ResNets' last stage with 8.",

@@ -5,6 +5,7 @@ import statistics
 from vitrine.models.config import ModelConfig
 from vitrine.reports.charts import Chart, Point
 from vitrine.studies.arms import RATES_RULE, at_best_rates, open_at_edge, search_of
+from vitrine.studies.published import JFT_IMAGES
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, point_at
 from vitrine.studies.scales import Scale, from_scratch, resnet, vit
@@ -108,6 +109,7 @@ STUDY = Study(
     widens=True,
     findings=findings,
     charts=charts,
+    least_images=JFT_IMAGES,
     measure="fewshot",
     departures="Few-shot accuracy is measured on the target set if there is one, otherwise on the training "
     "classes.",

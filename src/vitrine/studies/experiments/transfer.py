@@ -1,5 +1,7 @@
 """Models by data sets: pre-trained once, fine-tuned on every target (section 4.2, Table 2, Fig. 2)."""
 
+from pathlib import Path
+
 from vitrine.models.config import ModelConfig
 from vitrine.reports.charts import Chart, Point
 from vitrine.studies.arms import (
@@ -10,43 +12,15 @@ from vitrine.studies.arms import (
     open_at_edge,
     search_of,
 )
+from vitrine.studies.published import I21K_IMAGES, TABLE_2, Beside
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results, paper_points, point_of
 from vitrine.studies.scales import Scale, fine_tuning, from_scratch, resnet, vit
 from vitrine.studies.verdicts import Finding, ahead
 
 LARGE, SMALL, RESNET = "large ViT", "small ViT", "ResNet"
-# Table 2: H/14 and L/16 from JFT, BiT-L; the same columns.
-PAPER = {
-    "ViT-H/14 (JFT)": {
-        "ImageNet": 88.55,
-        "CIFAR-10": 99.50,
-        "CIFAR-100": 94.55,
-        "Pets": 97.56,
-        "Flowers": 99.68,
-    },
-    "ViT-L/16 (JFT)": {
-        "ImageNet": 87.76,
-        "CIFAR-10": 99.42,
-        "CIFAR-100": 93.90,
-        "Pets": 97.32,
-        "Flowers": 99.74,
-    },
-    "ViT-L/16 (I21k)": {
-        "ImageNet": 85.30,
-        "CIFAR-10": 99.15,
-        "CIFAR-100": 93.25,
-        "Pets": 94.67,
-        "Flowers": 99.61,
-    },
-    "BiT-L (R152x4)": {
-        "ImageNet": 87.54,
-        "CIFAR-10": 99.37,
-        "CIFAR-100": 93.51,
-        "Pets": 96.62,
-        "Flowers": 99.63,
-    },
-}
+# The rows of Table 2 that correspond to our models.
+COUNTERPARTS = {LARGE: "ViT-L/16 (JFT)", RESNET: "BiT-L (R152x4)"}
 
 
 def models(scale: Scale, num_classes: int) -> dict[str, ModelConfig]:
@@ -123,9 +97,25 @@ def charts(results: Results) -> list[Chart]:
         Chart(title="Ours, fine-tuned accuracy", y_label="Accuracy [%]", series=ours),
         Chart(
             title="The paper, Table 2", y_label="Accuracy [%]", is_paper=True,
-            series={name: paper_points(row) for name, row in PAPER.items()},
+            series={name: paper_points(row) for name, row in TABLE_2.items()},
         ),
     ]  # fmt: skip
+
+
+def published(results: Results) -> list[Beside]:
+    """Return Table 2 beside our models, for targets that bear the name of one of its data sets."""
+    rows = []
+    for model, name in COUNTERPARTS.items():
+        for data, accuracy in TABLE_2[name].items():
+            for target in results.options("target"):
+                members = results.where(model=model, target=target)
+                if (
+                    members
+                    and data.replace("-", "").lower() == Path(members[0].data).name.replace("-", "").lower()
+                ):
+                    ours = at_best_fine_rate(results, model=model, target=target)[0]
+                    rows.append(Beside(label=f"{data}: {model} ({name})", paper=accuracy, ours=ours))
+    return rows
 
 
 STUDY = Study(
@@ -142,4 +132,7 @@ STUDY = Study(
     widens=True,
     findings=findings,
     charts=charts,
+    published=published,
+    published_as="Table 2, pre-trained on JFT-300M",
+    least_images=I21K_IMAGES,
 )
