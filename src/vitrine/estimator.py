@@ -22,6 +22,7 @@ from vitrine.evaluation.closed_form import ClosedForm, fit_closed_form
 from vitrine.evaluation.familiarity import fit_familiarity
 from vitrine.evaluation.prediction_sets import held_out_scores, prediction_sets
 from vitrine.evaluation.trust import Trust
+from vitrine.jobs.model_argument import own_max_patches
 from vitrine.picture_estimator import PictureEstimator, picture_tags, scikit_learn
 from vitrine.recipes.options import chosen_recipe
 from vitrine.runs.records import Execution, RunOutput
@@ -191,6 +192,7 @@ class VitClassifier(PictureEstimator):
         chosen = chosen_recipe(
             self.recipe, epochs=self.epochs, steps=self.steps, batch_size=self.batch_size, lr=self.lr,
             size=self.image_size, seed=self.seed,
+            max_patches=own_max_patches(str(self.model)) if self.image_size is None else None,
         ).with_steps_for(len(source))  # fmt: skip
         start = pretrained_model(str(self.model), chosen, num_classes=len(source.classes))
         if chosen.solves_head:

@@ -112,14 +112,18 @@ def test_an_index_remembers_how_its_pictures_were_seen(desk: Path) -> None:
         vitrine.index(desk / "model", desk / "photos", out=desk / "index", **CPU)
 
 
-def test_a_model_that_keeps_the_aspect_ratio_by_itself_refuses_what_one_that_is_asked_to_refuses(
-    desk: Path,
-) -> None:
+def test_a_model_that_keeps_the_aspect_ratio_is_fine_tuned_so_unless_a_size_is_asked_for(desk: Path) -> None:
     loaded = vitrine.load(desk / "model", max_patches=12)
     vitrine.save(loaded, desk / "kept", preprocess=loaded.preprocess)
-    options = {"model": desk / "kept", "steps": 1, "batch_size": 4, "out": desk / "z", **CPU}
+    options = {"model": desk / "kept", "batch_size": 4, **CPU}
+    vitrine.finetune(desk / "photos", steps=1, out=desk / "kept-run", **options)
+    assert vitrine.load(desk / "kept-run").preprocess.max_patches == 12
+    vitrine.finetune(
+        desk / "photos", fast=True, size=32, out=desk / "squares-run", model=desk / "kept", **CPU
+    )
+    assert vitrine.load(desk / "squares-run").preprocess.max_patches is None
     with refusal(ConfigError, "max_patches", "mixup"):
-        vitrine.finetune(desk / "photos", set=["augment.mixup=0.2"], **options)
+        vitrine.finetune(desk / "photos", set=["augment.mixup=0.2"], steps=1, out=desk / "z", **options)
 
 
 def test_the_plan_of_a_variant_counts_patches(desk: Path) -> None:

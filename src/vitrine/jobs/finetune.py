@@ -7,7 +7,7 @@ from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.sources.opening import read_as, task_of
 from vitrine.errors import ConfigError, TryVerb
 from vitrine.evaluation.closed_form import ClosedForm
-from vitrine.jobs.model_argument import named_model
+from vitrine.jobs.model_argument import named_model, own_max_patches
 from vitrine.jobs.resume import resume_run
 from vitrine.recipes import Recipe
 from vitrine.recipes.options import RecipeOptions, chosen_recipe, is_file
@@ -76,6 +76,16 @@ def finetune_model(
     """Fine-tune a model on `data`, at one learning rate or at the best of a sweep."""
     data = for_task(data, task)
     plain = labels_recipe(recipe, options, task=task_of(data))
+    if (
+        model is not None
+        and plain.size is None
+        and plain.max_patches is None
+        and plain.objective.task == "classes"
+    ):
+        most = own_max_patches(model)
+        plain = (
+            plain if most is None else labels_recipe(recipe, {**options, "max_patches": most}, task="classes")
+        )
     has_rate = options.get("lr") is not None
     chosen = partly_trained(plain, probe=probe, biases=biases, freeze=freeze, lora=lora, has_rate=has_rate)
     fast = fast or keep_classes

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrine.checkpoints.bundled import BOX, box_on
-from vitrine.checkpoints.locating import names_weights
+from vitrine.checkpoints.locating import find, names_weights
 from vitrine.checkpoints.opening import open_weights
 from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.sources.folder_walk import list_images
@@ -60,6 +60,14 @@ def predicted_task(model: str) -> DataTask:
 def named_model(model: str, *, device: str) -> str:
     """Return the name under which a verb uses a model and records it: the run behind `latest`, one of the bundled."""
     return box_on(resolve_latest(model), device=device)
+
+
+def own_max_patches(model: str) -> int | None:
+    """Return the number of patches that a trained model keeps the aspect ratio with; None if it takes one size."""
+    if isinstance(find(model), str):  # a variant, without weights
+        return None
+    with quiet():
+        return open_weights(model).record.preprocess.max_patches
 
 
 def model_and_data(verb: str, model: str | None, data: str | None, *, device: str) -> tuple[str, str]:
