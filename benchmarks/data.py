@@ -50,6 +50,9 @@ def main() -> None:
     )
     parser.add_argument("--cells", default="15:0,14:0.4,12:0.6,0:1", help="processes:share of the CUDA mode")
     parser.add_argument("--compile", action="store_true", help="compile the model of the CUDA mode")
+    parser.add_argument(
+        "--precision", default="bf16", choices=("bf16", "fp8"), help="of the CUDA mode's model"
+    )
     parser.add_argument("--out", type=Path, help="write the figures here as JSON")
     options = parser.parse_args()
     options.rounds = options.rounds or (2 if options.cuda else 3)

@@ -39,7 +39,7 @@ def on_cuda(root: Path, options: argparse.Namespace) -> dict[str, Any]:
                     device=device, prefetch_batches=4, device_share=share,
                 )
             )  # fmt: skip
-        step = training_step(device, compiled=options.compile)
+        step = training_step(device, compiled=options.compile, precision=options.precision)
         ready = (
             torch.randn(options.batch, 3, options.size, options.size, device=device, dtype=torch.bfloat16),
             torch.full((options.batch, 1000), 1e-3, device=device),
@@ -147,9 +147,11 @@ def nvjpeg_rate(source: Any, view: TrainView, *, batch: int) -> tuple[float, int
     return rate(rounds()), by_cpu
 
 
-def training_step(device: torch.device, *, compiled: bool) -> Callable[[torch.Tensor, torch.Tensor], None]:
+def training_step(
+    device: torch.device, *, compiled: bool, precision: str
+) -> Callable[[torch.Tensor, torch.Tensor], None]:
     model = create_model("ViT-B/16", num_classes=1000).to(device)
-    use_kernels(model, device=device, precision="bf16")  # as training does
+    use_kernels(model, device=device, precision=precision)  # as training does
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     network: Any = torch.compile(model) if compiled else model
 

@@ -48,6 +48,7 @@ TOY_RUNS = [
     ("fewshot_real.py", "{model} {data} --sizes 32 --shots 1 --seeds 1 --batch-size 8 --workers 0 --out {out}/a"),
     ("frozen_features.py", "{model} {pets} {out}/pets.npz --train 2 --test 2"),
     ("frozen_features.py", "{model} textures {out}/textures.npz --test 2"),
+    ("floor.py", "--out {out}/floor --list"),
     ("growth.py", "--rounds 1 --sizes 2 --only images,tokens,width,depth,training-images,order,few-shot-tests"),
     ("inference.py", "--device cpu --model ViT-Ti/16 --size 32 --batches 1 --no-compile --rounds 1 --repeats 1"),
     ("inspection.py", "attention {model} --pets {pets} --count 2 --size 32"),
@@ -66,6 +67,7 @@ TOY_RUNS = [
     ("serve.py", "latency {model} --count 10"),
     ("partial_training.py", "{folders} --model {model} --arms lora-16 --steps 2 --size 32 --device cpu --workers 0 "
      "--steps-of ViT-Ti/16 --batch-size 1 --out {out}/partial.jsonl"),
+    ("short_run.py", "{folders} --model {model} --steps 2 --batch-size 2 --workers 0"),
     ("small_sets.py", "{folders} --classes 2 --shots 3 --steps 0,2 --draws 1 --test 2 --model {model} --device cpu "
      "--workers 0 --out {out}/small.jsonl"),
     ("trust.py", "coverage {features} --draws 2"),
@@ -89,6 +91,7 @@ SLOW_RUNS = [
     ("checkpoints.py", "convert --model ViT-Ti/16 --to vitrine"),
     ("cpu.py", "infer --depth 1 --batches 1 --rounds 1 --eager"),
     ("cpu.py", "start --rounds 1"),
+    ("floor.py", "--out {out}/floor --toy --no-warm-up --cases b16,inference,mae,files"),
     ("records.py", "run 94 {cifar} --out {out}/94 --seeds 2 --commit 0000000 " + TINY_RECORD),
     ("records.py", "search {cifar} {candidates} --out {out}/search --no-warm-up " + TINY_RECORD),
     ("serve.py", "load {model} {photos} --seconds 0.5 --clients 2 --round-seconds 0.5 --rounds 1 --growth 9"),

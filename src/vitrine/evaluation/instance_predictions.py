@@ -73,9 +73,11 @@ def enlarged_masks(
     if not len(logits):
         none = logits.new_zeros(0)
         return EnlargedMasks(np.zeros((0, *size), dtype=np.uint8), logits.new_zeros(0, 4), none)
-    step = max(MOST_NUMBERS // (size[0] * size[1]) // BITS, 1) * BITS
-    planes, boxes, certainties = [], [], []
-    for part in torch.split(logits.float(), step):
+    step = max(MOST_NUMBERS // (size[0] * size[1]), 1)
+    planes = logits.new_zeros(-(-len(logits) // BITS), *size, dtype=torch.uint8)
+    boxes, certainties = [], []
+    for first in range(0, len(logits), step):
+        part = logits[first : first + step].float()
         whole = F.interpolate(part[None], size=window, mode="bilinear", align_corners=False)
         inner = whole[:, :, : filled[0], : filled[1]]
         shown = F.interpolate(inner, size=size, mode="bilinear", align_corners=False)[0]
@@ -83,16 +85,14 @@ def enlarged_masks(
         count = is_set.sum(dim=(1, 2)).clamp_min(1)
         certainties.append(torch.where(is_set, shown.sigmoid(), 0.0).sum(dim=(1, 2)) / count)
         boxes.append(boxes_around(is_set))
-        planes.append(packed(is_set).cpu().numpy())
-    return EnlargedMasks(np.concatenate(planes), torch.cat(boxes), torch.cat(certainties))
+        pack_into(planes, is_set, first=first)
+    return EnlargedMasks(planes.cpu().numpy(), torch.cat(boxes), torch.cat(certainties))
 
 
-def packed(masks: Tensor) -> Tensor:
-    """Pack masks (n, H, W) into planes of bits (P, H, W) uint8, on their device."""
-    planes = masks.new_zeros(-(-len(masks) // BITS), *masks.shape[1:], dtype=torch.uint8)
-    for place in range(len(masks)):
-        planes[place // BITS] |= masks[place].to(torch.uint8) << (place % BITS)
-    return planes
+def pack_into(planes: Tensor, masks: Tensor, *, first: int) -> None:
+    """Set masks (m, H, W), the first one of object `first`, in planes of bits (P, H, W) uint8 on their device."""
+    for place, mask in enumerate(masks, start=first):
+        planes[place // BITS] |= mask.to(torch.uint8) << (place % BITS)
 
 
 def boxes_around(masks: Tensor) -> Tensor:

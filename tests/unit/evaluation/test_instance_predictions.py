@@ -46,7 +46,7 @@ def test_masks_are_enlarged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
     whole = predicted(masks, probabilities)
     monkeypatch.setattr(instance_predictions, "MOST_NUMBERS", 1)
     parts = predicted(masks, probabilities)
-    assert (whole.scores == parts.scores).all()
+    np.testing.assert_allclose(whole.scores, parts.scores, rtol=1e-5)  # sums are added in another order
     assert whole.planes is not None and parts.planes is not None
     assert (whole.planes == parts.planes).all()
 

@@ -15,7 +15,7 @@ from vitrine.data.decoding.mask_planes import (
     plane_overlaps,
     unpacked,
 )
-from vitrine.evaluation.instance_predictions import boxes_around, packed
+from vitrine.evaluation.instance_predictions import boxes_around, pack_into
 
 
 def stack(count: int, seed: int = 0) -> np.ndarray:
@@ -42,7 +42,10 @@ def test_planes_hold_the_masks_and_their_areas_and_boxes(count: int) -> None:
     order = np.random.default_rng(1).permutation(count)[: count // 2 + 1]
     assert (unpacked(chosen_planes(planes, order), len(order)) == masks[order]).all()
     tensor = torch.from_numpy(masks)
-    assert (packed(tensor).numpy() == planes).all()
+    parts = torch.zeros(planes.shape, dtype=torch.uint8)
+    pack_into(parts, tensor[:5], first=0)
+    pack_into(parts, tensor[5:], first=5)
+    assert (parts.numpy() == planes).all()
     boxes = mask_boxes(planes, count)
     assert (boxes_around(tensor).numpy() == boxes).all()
     for mask, (left, top, right, bottom) in zip(masks, boxes.astype(int), strict=True):
