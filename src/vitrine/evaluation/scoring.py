@@ -3,16 +3,18 @@
 A run's report, the result of training and `vitrine evaluate` all read it, so that they agree.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from vitrine.data.sources.source import Source
 from vitrine.errors import ConfigError
-from vitrine.evaluation.calibration import softmax
+from vitrine.evaluation.calibration import calibration_error, softmax
 from vitrine.evaluation.classification import MultiLabel, SingleLabel, score_multi_label, score_single_label
 from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.outputs import Outputs
@@ -147,3 +149,12 @@ def _rows_kept(real: RealLabels | None, keep: NDArray[np.bool_]) -> RealLabels |
     if real is None:
         return None
     return [accepted for accepted, is_kept in zip(real, keep, strict=True) if is_kept]
+
+
+def uncalibrated_error(score: SplitScore, calibration: Mapping[str, Any] | None) -> float | None:
+    """Return the expected calibration error of the logits before they were calibrated."""
+    if calibration is None or score.source.is_multi_label:
+        return None
+    keep = score.outputs.readable
+    logits = calibration["temperature"] * score.outputs.rows[torch.from_numpy(keep)]
+    return calibration_error(logits, torch.from_numpy(score.source.labels[keep]).long())

@@ -4,14 +4,10 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from vitrine.checkpoints import Loaded, load
 from vitrine.data.sources.opening import read_as
 from vitrine.data.sources.source import Source
-from vitrine.evaluation.calibration import calibration_error
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.evaluators import run_evaluators
 from vitrine.evaluation.metrics import Interval
@@ -25,7 +21,7 @@ from vitrine.evaluation.outputs import (
     run_model,
 )
 from vitrine.evaluation.real import read_real
-from vitrine.evaluation.scoring import ClassMeasure, SplitScore, score_split
+from vitrine.evaluation.scoring import ClassMeasure, SplitScore, score_split, uncalibrated_error
 from vitrine.evaluation.streaming import chosen_workers
 from vitrine.evaluation.test_sets import in_model_numbers, with_numbers
 from vitrine.evaluation.test_views import TestViews, accuracy_of, over_views
@@ -252,15 +248,6 @@ def outputs_on(
             if views is not None:
                 of_views = run(function=over_views(loaded.model, views), what=f"Evaluating {views}")
     return outputs, of_views, folder, processes.is_first
-
-
-def uncalibrated_error(score: SplitScore, calibration: Mapping[str, Any] | None) -> float | None:
-    """Return the expected calibration error of the logits before they were calibrated."""
-    if calibration is None or score.source.is_multi_label:
-        return None
-    keep = score.outputs.readable
-    logits = calibration["temperature"] * score.outputs.rows[torch.from_numpy(keep)]
-    return calibration_error(logits, torch.from_numpy(score.source.labels[keep]).long())
 
 
 def _result(

@@ -47,12 +47,9 @@ class ViT(Model):
         D = config.width
         self.stem = build_stem(config.stem, channels=config.channels)
         self.patch_projection = nn.Conv2d(  # holds E of eq. 1, in the shape of a convolution kernel
-            config.stem.out_channels if config.stem else config.channels,
-            D,
-            kernel_size=config.patch_size,
-            stride=config.patch_size,
-            bias=config.patch_bias,
-        )
+            config.stem.out_channels if config.stem else config.channels, D, kernel_size=config.patch_size,
+            stride=config.patch_size, bias=config.patch_bias,
+        )  # fmt: skip
         # The third batch norm of the hMLP stem; without that stem, patches are not normalised.
         self.patch_norm = PatchNorm(D) if isinstance(config.stem, HMlpStemConfig) else nn.Identity()
         self.class_token = nn.Parameter(torch.empty(1, 1, D)) if config.reads_class_token else None
