@@ -58,6 +58,7 @@ NOT_RUN = {
     r"google/|dinov2|\.npz|MODEL|runs/pretrained|real\.json": "weights and files that only a reader has",
     r"cifar|/data/|\./vtab|\./labelled|study page": "data sets, or results on them",
     r"--size 384": "minutes on a large picture",
+    r"patch_sizes=|finetune ./photos --max-patches": "half a minute each; test_any_shape.py trains in both ways",
     r"vitrine bench": "minutes of measuring",
     r"s3://": "a store; test_addresses.py and test_runs_at_addresses.py have one",
     r"photos/images": "photos with boxes; test_dense_export.py exports a detector",
