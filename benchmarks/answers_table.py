@@ -503,7 +503,7 @@ def listed_jobs(options: argparse.Namespace) -> list[dict[str, Any]]:
     for name in options.sets:
         is_small = name == "pets"
         for arm in options.arms.split(","):
-            if arm in (ONLY_LARGE if is_small else ONLY_SMALL):
+            if not options.all_draws and arm in (ONLY_LARGE if is_small else ONLY_SMALL):
                 continue
             is_main = options.all_draws or arm in ("closed", "before", "new")
             draws = options.draws if is_main else 2 if "left-out" in arm else 1
@@ -621,7 +621,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     running.add_argument("--arms", default="features,before,new,left-out")
     running.add_argument("--shots", type=int, default=20)
     running.add_argument("--draws", type=int, default=3)
-    running.add_argument("--all-draws", action="store_true", help="try variations on every draw too")
+    running.add_argument("--all-draws", action="store_true", help="try variations on every set and draw")
     running.add_argument("--minutes", type=float, default=9.0, help="start no run after this time")
     running.add_argument("--workers", type=int, default=2, help="of each process")
     running.add_argument("--cores", type=int, default=16)
