@@ -12,6 +12,7 @@ from journeys.test_training import SHAPES, SMALL, interrupted, same_run
 from journeys.test_without_labels import records
 from PIL import Image
 from safetensors.torch import load_file
+from variations import costly
 
 import vitrine
 from vitrine.checkpoints import save
@@ -70,9 +71,10 @@ def all_kinds(teachers: Path) -> dict[str, tuple[str, ...]]:
     }
 
 
-@pytest.mark.parametrize(
-    "kind", ["dino", "ibot", "moco", "features", "kept features", "soft", "hard, by a token"]
-)
+KINDS = ("dino", "ibot", "moco", "features", "kept features", "soft", "hard, by a token")
+
+
+@pytest.mark.parametrize("kind", costly(KINDS, quick=("ibot", "kept features", "hard, by a token")))
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits_and_its_model_fine_tunes(
     tmp_path: Path, teachers: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

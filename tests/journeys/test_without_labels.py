@@ -11,6 +11,7 @@ from journeys.test_training import SHAPES, SMALL, interrupted, same_run
 from pictures import photo, save
 from PIL import Image
 from safetensors.torch import load_file
+from variations import costly
 
 import vitrine
 from vitrine.errors import ConfigError
@@ -31,7 +32,7 @@ def records(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("kind", OBJECTIVES)
+@pytest.mark.parametrize("kind", costly(OBJECTIVES, quick=("mean-color", "autoencoder")))
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits_and_its_model_fine_tunes(
     tmp_path: Path, kind: str
 ) -> None:

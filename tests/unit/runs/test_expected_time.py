@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from unit.runs.simple import ALONE, SimpleRun, simple_run
+from variations import costly
 
 from vitrine.models import create_model
 from vitrine.recipes import find_recipe
@@ -21,6 +22,8 @@ from vitrine.runs.expected_time import (
 )
 from vitrine.training.task import Task
 
+NAMES = ("demo", "masked-patches", "autoencoder", "dino", "ibot", "moco")
+
 
 def seconds_of(run: SimpleRun, module: nn.Module, task: Task, *, done: int) -> float:
     return expected_seconds(
@@ -32,7 +35,7 @@ def pace(run: SimpleRun, task: Task) -> Pace:
     return pace_of(run.start.model, task, run.start, run.data, run.recipe, workers=0, processes=ALONE)
 
 
-@pytest.mark.parametrize("name", ["demo", "masked-patches", "autoencoder", "dino", "ibot", "moco"])
+@pytest.mark.parametrize("name", costly(NAMES, quick=("demo", "autoencoder", "ibot")))
 def test_looking_how_long_it_takes_changes_neither_weights_nor_random_numbers(name: str) -> None:
     run = simple_run(find_recipe(name))
     module = run.module()
