@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrine.data.decoding.image_file import Pixels
-from vitrine.data.preparing.mask_view import PADDING
+from vitrine.data.preparing.annotated_crop import PADDING
 from vitrine.data.preparing.preprocess import Preprocess, planes, resize
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.instance_predictions import found_instances

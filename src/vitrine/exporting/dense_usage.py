@@ -1,7 +1,7 @@
 """How to run an export of masks or boxes: a script with NumPy and Pillow, from a photo to masks or to boxes."""
 
 from vitrine.checkpoints.record import Record
-from vitrine.data.preparing.mask_view import PADDING
+from vitrine.data.preparing.annotated_crop import PADDING
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.evaluation.box_predictions import MOST_OVERLAP
 from vitrine.models.dense.config import DenseConfig

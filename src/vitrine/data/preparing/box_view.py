@@ -14,10 +14,10 @@ from torch import Tensor
 
 from vitrine.data.decoding.annotation import Annotation
 from vitrine.data.decoding.image_file import Pixels
-from vitrine.data.preparing.mask_view import place_picture
-from vitrine.data.preparing.placement import NUM_UNIFORMS, Placement
+from vitrine.data.preparing.annotated_crop import AnnotatedCrop
+from vitrine.data.preparing.placement import Placement
 from vitrine.data.preparing.training_view import Numbers
-from vitrine.errors import ConfigError, ImageError, TryOption
+from vitrine.errors import ImageError, TryOption
 from vitrine.spelling import printable
 
 # Left, top, right, bottom, class, and whether the object counts: 0 for none, 1 for an object, 2 for an ignored one.
@@ -44,20 +44,10 @@ class BoxBatch(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxView:
+class BoxView(AnnotatedCrop):
     """A random scale, crop and flip of a picture with its boxes. Padding is grey."""
 
-    size: tuple[int, int]
-    image_channels: int = 3
-    scale: tuple[float, float] = (0.5, 2.0)
-    """Shorter side of the resized picture, in sides of the view."""
-    flip: bool = True
     most_objects: int = 100
-    num_uniforms: int = NUM_UNIFORMS
-
-    def __post_init__(self) -> None:
-        if not 0 < self.scale[0] <= self.scale[1]:
-            raise ConfigError(f"scale must be two factors above 0, the smaller first, got {self.scale}")
 
     @property
     def num_planes(self) -> int:
@@ -69,11 +59,6 @@ class BoxView:
         """Planes of the result: those of the picture, and those of the boxes."""
         return self.image_channels + self.num_planes
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of the result."""
-        return self.channels, *self.size
-
     def render_annotated(
         self,
         data: bytes | Pixels,
@@ -84,10 +69,7 @@ class BoxView:
         out: torch.Tensor,
     ) -> None:
         """Decode a picture and write its crop and the boxes in it into `out`, (C + P, H, W) uint8."""
-        placed = place_picture(
-            data, annotation, name=name, numbers=numbers, out=out[: self.image_channels], scale=self.scale,
-            flip=self.flip,
-        )  # fmt: skip
+        placed = self.place(data, annotation, name=name, numbers=numbers, out=out)
         table = rows_of(annotation, placed)
         require_places(len(table), self.most_objects, name=name)
         stored = np.zeros((self.num_planes, *self.size), dtype=np.uint8)

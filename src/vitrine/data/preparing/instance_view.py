@@ -17,11 +17,9 @@ from torch import Tensor
 from vitrine.data.decoding.annotation import Annotation
 from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.decoding.mask_planes import BITS, chosen_planes, mask_areas
+from vitrine.data.preparing.annotated_crop import AnnotatedCrop
 from vitrine.data.preparing.box_view import require_places
-from vitrine.data.preparing.mask_view import place_picture
-from vitrine.data.preparing.placement import NUM_UNIFORMS
 from vitrine.data.preparing.training_view import Numbers
-from vitrine.errors import ConfigError
 
 # Bytes of a class; 0 stands for no object, so that classes are stored plus one.
 LABEL_BYTES = 4
@@ -39,20 +37,11 @@ class InstanceBatch(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InstanceView:
+class InstanceView(AnnotatedCrop):
     """A random scale, crop and flip of a picture with the masks of its objects. Padding is grey, and counts."""
 
-    size: tuple[int, int]
-    image_channels: int = 3
     scale: tuple[float, float] = (0.5, 1.5)
-    """Shorter side of the resized picture, in sides of the view."""
-    flip: bool = True
     most_objects: int = 100
-    num_uniforms: int = NUM_UNIFORMS
-
-    def __post_init__(self) -> None:
-        if not 0 < self.scale[0] <= self.scale[1]:
-            raise ConfigError(f"scale must be two factors above 0, the smaller first, got {self.scale}")
 
     @property
     def num_label_planes(self) -> int:
@@ -63,11 +52,6 @@ class InstanceView:
     def channels(self) -> int:
         """Planes of the result."""
         return self.image_channels + self.num_label_planes + math.ceil(self.most_objects / BITS) + 1
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of the result."""
-        return self.channels, *self.size
 
     def render_annotated(
         self,
@@ -80,10 +64,7 @@ class InstanceView:
     ) -> None:
         """Decode a picture and write its crop and the masks of the objects in it into `out`, uint8."""
         assert annotation.planes is not None
-        placed = place_picture(
-            data, annotation, name=name, numbers=numbers, out=out[: self.image_channels], scale=self.scale,
-            flip=self.flip,
-        )  # fmt: skip
+        placed = self.place(data, annotation, name=name, numbers=numbers, out=out)
         rows, columns = placed.size
         moved = placed.of_map(annotation.planes)
         is_learned = (mask_areas(moved, len(annotation.labels)) > 0) & ~annotation.is_ignored
