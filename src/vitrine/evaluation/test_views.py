@@ -11,8 +11,10 @@ Shapes: B images of C channels, K classes.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, get_args
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -54,6 +56,25 @@ def over_views(model: Callable[[Tensor], Tensor], views: TestViews) -> Callable[
         return (whole + (moved[0] + moved[1]) / 2) / 2
 
     return logits_of
+
+
+def beside_one_view(model: Callable[[Tensor], Tensor], views: TestViews | None) -> Callable[[Tensor], Tensor]:
+    """Return the function from images to their logits (B, K) and, with several views, the mean of those: (B, 2 K).
+
+    Both come from one reading of the images.
+    """
+    if views is None:
+        return model
+    mean_of = over_views(model, views)
+    return lambda images: torch.cat([model(images), mean_of(images)], dim=1)
+
+
+def of_one_and_several(outputs: Outputs, views: TestViews | None) -> tuple[Outputs, Outputs | None]:
+    """Divide the outputs of `beside_one_view`: those of one view, and those of several if there are any."""
+    if views is None:
+        return outputs, None
+    one, several = outputs.rows.chunk(2, dim=1)
+    return replace(outputs, rows=one.contiguous()), replace(outputs, rows=several.contiguous())
 
 
 def of_both_sides(model: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitrine.models import ViT
 from vitrine.models.attention import UnbiasedKeys
 from vitrine.models.axial import axis_of
+from vitrine.models.choices import NO_TABLE
 from vitrine.models.config import ViTConfig
 from vitrine.models.encoder import Block, LayerScale, ParallelBlock
 from vitrine.models.resnet_stem import SameConv2d
@@ -183,12 +184,7 @@ def with_fixed_kernels(module: nn.Module) -> nn.Module:
 def added_positions(model: ViT, *, layer: int) -> Tensor | None:
     """Return what a layer adds to its tokens before it begins, (1, T, D), or None."""
     config = model.config
-    if config.position_placement == "stem" or config.positions in (
-        "none",
-        "relative",
-        "relative_bias",
-        "peg",
-    ):
+    if config.position_placement == "stem" or config.positions in ("none", *NO_TABLE):
         return None
     zeros = torch.zeros(1, config.num_tokens, config.width)
     with torch.no_grad():

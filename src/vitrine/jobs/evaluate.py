@@ -1,6 +1,5 @@
 """The work behind `vitrine evaluate`: a model's outputs on a test set to figures, files and a page."""
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from vitrine.evaluation.real import read_real
 from vitrine.evaluation.scoring import ClassMeasure, SplitScore, score_split, uncalibrated_error
 from vitrine.evaluation.streaming import chosen_workers
 from vitrine.evaluation.test_sets import in_model_numbers, with_numbers
-from vitrine.evaluation.test_views import TestViews, accuracy_of, over_views
+from vitrine.evaluation.test_views import TestViews, accuracy_of, beside_one_view, of_one_and_several
 from vitrine.jobs.evaluate_boxes import evaluate_box_model
 from vitrine.jobs.evaluate_detections import DetectionEvaluation, evaluate_detections
 from vitrine.jobs.evaluate_masks import MaskEvaluation, evaluate_mask_folders, evaluate_mask_model
@@ -206,7 +205,7 @@ def outputs_on(
     precision: Wish,
     is_overwriting: bool,
 ) -> tuple[Outputs, Outputs | None, Path, bool]:
-    """Run the model on all images, and again on several views of each, if asked for.
+    """Run the model on all images, and on several views of each, if asked for.
 
     Returns both outputs, the output folder, and whether this is the first process.
     """
@@ -239,15 +238,14 @@ def outputs_on(
             )
         )
         with removed_if_empty(folder):
-            run = functools.partial(
-                run_model, loaded.model.to(processes.device), matched, preprocess=loaded.preprocess,
+            network = loaded.model.to(processes.device)
+            outputs = run_model(
+                network, matched, preprocess=loaded.preprocess, function=beside_one_view(network, views),
                 batch_size=batch_size or at_a_time_alone(processes.device, loaded.preprocess.size),
                 num_workers=num_workers, worker_kind=kind, device=processes.device, precision=chosen,
             )  # fmt: skip
-            outputs, of_views = run(), None
-            if views is not None:
-                of_views = run(function=over_views(loaded.model, views), what=f"Evaluating {views}")
-    return outputs, of_views, folder, processes.is_first
+    one, several = of_one_and_several(outputs, views)
+    return one, several, folder, processes.is_first
 
 
 def _result(

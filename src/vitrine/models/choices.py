@@ -14,6 +14,9 @@ Positions = Literal[
     "sincos_2d",
     "peg",
 ]
+# Positions that are inside attention; with the convolution of PEG, all that are no table added to the tokens.
+IN_ATTENTION: tuple[Positions, ...] = ("relative", "relative_bias")
+NO_TABLE: tuple[Positions, ...] = (*IN_ATTENTION, "peg")
 Placement = Literal["stem", "every_layer", "shared"]
 Resampling = Literal[
     "linear_aligned",

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
 from vitrine.errors import ConfigError
+from vitrine.models.choices import NO_TABLE
 from vitrine.models.config import ViTConfig
 from vitrine.models.dropout import Dropout, in_segments
 from vitrine.models.positions import Grid
@@ -55,7 +56,7 @@ def require_packable(config: object) -> None:
         )
     for holds, what in (
         (config.stem is None, "a stem"),
-        (config.positions not in ("relative", "relative_bias", "peg"), f"positions {config.positions!r}"),
+        (config.positions not in NO_TABLE, f"positions {config.positions!r}"),
         (config.position_placement == "stem" or config.positions == "none", "positions in every layer"),
         (config.attention == "global", f"{config.attention} attention"),
         (not config.attention_dropout, "attention_dropout"),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitrine.errors import ConfigError
+from vitrine.models.choices import NO_TABLE
 from vitrine.models.config import ViTConfig
 from vitrine.models.dropout import drawn_patches
 
@@ -24,7 +25,7 @@ def drop_patches(tokens: Tensor, *, num_leading: int, num_kept: int) -> Tensor:
 
 def require_droppable(config: ViTConfig) -> None:
     """Refuse models whose later layers need the place of every token."""
-    needs_places = config.positions in ("relative", "relative_bias", "peg") or config.rotary != "none"
+    needs_places = config.positions in NO_TABLE or config.rotary != "none"
     if needs_places or config.position_placement != "stem":
         raise ConfigError(
             "phases that drop patches need positions that are added before the first block, got "

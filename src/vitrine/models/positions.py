@@ -178,14 +178,15 @@ class RelativeBias(nn.Module):
 
     def index(self, grid: Grid) -> Tensor:
         """Return the row of the table for every pair of tokens: (T, T)."""
-        down, across = offsets(grid)
-        place = torch.cartesian_prod(torch.arange(grid[0]), torch.arange(grid[1]))
-        apart = place[:, None] - place[None] + torch.tensor(grid) - 1
-        S, N = self.num_leading_tokens, math.prod(grid)
-        index = torch.empty(S + N, S + N, dtype=torch.long)
-        index[S:, S:] = apart[..., 0] * across + apart[..., 1]
+        (rows, columns), (down, across) = grid, offsets(grid)
+        S, N = self.num_leading_tokens, rows * columns
+        # On the table's device: a copy from the host would stall every layer, and cannot be recorded.
+        place = torch.arange(N, device=self.table.device)
+        row, column = place // columns, place % columns
+        index = torch.empty(S + N, S + N, dtype=torch.long, device=self.table.device)
+        index[S:, S:] = (row[:, None] - row + rows - 1) * across + column[:, None] - column + columns - 1
         index[:S, S:], index[S:, :S], index[:S, :S] = (down * across + i for i in range(OFFSETS_OF_LEADING))
-        return index.to(self.table.device)
+        return index
 
 
 def offsets(grid: Grid) -> Grid:

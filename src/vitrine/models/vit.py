@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrine.errors import ConfigError
-from vitrine.models import packed
+from vitrine.models import choices, packed
 from vitrine.models.attention import Places
 from vitrine.models.axial import axis_of
 from vitrine.models.config import ViTConfig, with_options
@@ -163,7 +163,7 @@ class ViT(Model):
 
     def block_input(self, tokens: Tensor, grid: Grid, *, layer: int) -> tuple[Tensor, Places]:
         """Return the input of block `layer`: tokens with its positions, and the positions for its attention."""
-        if self.config.positions in ("relative", "relative_bias"):
+        if self.config.positions in choices.IN_ATTENTION:
             table = self.positions[layer if self.config.position_placement == "every_layer" else 0]
             return tokens, table(tokens.shape[1] if self.config.positions == "relative" else grid)
         if self.config.positions == "peg" and layer - 1 in self.config.peg_layers:
@@ -176,7 +176,7 @@ class ViT(Model):
 
     def add_positions(self, tokens: Tensor, grid: Grid, *, layer: int) -> Tensor:
         """Add the absolute positions of `layer`; registers and tokens without a slot get none."""
-        if self.config.positions in ("none", "relative", "relative_bias", "peg"):
+        if self.config.positions in ("none", *choices.NO_TABLE):
             return tokens
         table = self.positions[layer if self.config.position_placement == "every_layer" else 0](grid)
         slots = self.config.num_position_slots

@@ -3,6 +3,7 @@
 from typing import Any
 
 from vitrine.errors import ConfigError
+from vitrine.models.choices import IN_ATTENTION
 
 ROTATED_PARTS = 4  # sine and cosine of row and column
 
@@ -77,7 +78,7 @@ def require_rotary(config: Any) -> None:
             f"rotary positions need heads whose width is a multiple of {ROTATED_PARTS}, got {head}",
             option="rotary",
         )
-    if config.positions in ("relative", "relative_bias"):
+    if config.positions in IN_ATTENTION:
         raise ConfigError(
             f"rotary positions cannot be combined with positions={config.positions!r}", option="rotary"
         )
@@ -106,7 +107,7 @@ def require_axial(config: Any) -> None:
             f"axial attention needs an even depth, a block for rows and one for columns, got {config.depth}",
             option="depth",
         )
-    if config.positions in ("relative", "relative_bias") or config.rotary != "none":
+    if config.positions in IN_ATTENTION or config.rotary != "none":
         raise ConfigError(
             "axial attention cannot be combined with relative or rotary positions; use learned or fixed ones",
             option="positions",

@@ -285,6 +285,6 @@ def cross_entropies(logits: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
 
 def dice_costs(logits: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
     """Return the dice loss of each query (Q, P) with each target (m, P) at weighted points (P,): (Q, m)."""
-    probability, wanted = logits.sigmoid() * weights, wanted * weights
-    overlap = 2 * logits.sigmoid() @ wanted.T + 1
-    return 1 - overlap / (probability.sum(dim=1)[:, None] + wanted.sum(dim=1)[None] + 1)
+    probability, wanted = logits.sigmoid(), wanted * weights
+    overlap = 2 * probability @ wanted.T + 1
+    return 1 - overlap / ((probability * weights).sum(dim=1)[:, None] + wanted.sum(dim=1)[None] + 1)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vitrine.data.loading.order import Rows
 from vitrine.errors import ConfigError
 from vitrine.models import Model, ViT, ViTConfig
+from vitrine.models.choices import NO_TABLE
 from vitrine.models.dropout import RandomLayer
 from vitrine.models.encoder import Block
 from vitrine.models.initialisation import initialise_layer
@@ -197,7 +198,7 @@ def require_order_free(config: ViTConfig) -> None:
         raise ConfigError(
             "a masked autoencoder drops patches, whose rotary positions would move; use rotary='none'"
         )
-    if config.positions in ("relative", "relative_bias", "peg") or config.position_placement != "stem":
+    if config.positions in NO_TABLE or config.position_placement != "stem":
         raise ConfigError(
             f"a masked autoencoder adds absolute positions once, got positions={config.positions} in "
             f"{config.position_placement}; use learned_1d, learned_2d or sincos_2d at the stem"

@@ -1,5 +1,6 @@
 """Learning masks and boxes on a trained ViT: the defaults of `vitrine finetune` for data that has them."""
 
+import dataclasses
 from collections.abc import Callable
 
 from vitrine.data.augmenting.augment import Augment
@@ -80,19 +81,9 @@ def instances() -> Recipe:
 
     Settings of `eomt`, with the scales of `boxes`. Unmeasured.
     """
-    return Recipe(
-        name="instances",
-        claim="unmeasured",
-        size=WINDOW,
-        objective=InstanceObjective(),
-        augment=Augment(jitter=0.2),
-        epochs=50,
-        fewest_steps=500,
-        training=TrainingConfig(
-            optimizer="adamw", lr=1e-4, batch_size=16, warmup_steps=500, decay="cosine", weight_decay=0.05,
-            clip_norm=1.0, layer_decay=0.8, log_every=10,
-        ),
-    )  # fmt: skip
+    return dataclasses.replace(
+        eomt(), name="instances", objective=InstanceObjective(), epochs=50, fewest_steps=500
+    )
 
 
 def boxes() -> Recipe:

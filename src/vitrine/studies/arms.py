@@ -121,10 +121,12 @@ def open_at_edge(findings: Sequence[Finding], results: Results, *, is_narrow: bo
 
 def is_at_edge_of_search(result: Result) -> bool:
     """Whether a run's rate is at the edge of its search; a run without a search had one rate only."""
-    if result.scale == "paper":
-        return False
-    tried = str(result.settings.get("tried", "")).split(" to ")
-    return len(tried) != 2 or f"{result.settings['rate']:g}" in tried
+    return result.scale != "paper" and ("tried" not in result.settings or is_outermost(result))
+
+
+def is_outermost(result: Result) -> bool:
+    """Whether a run's rate is the lowest or the highest that was tried."""
+    return f"{result.settings['rate']:g}" in str(result.settings["tried"]).split(" to ")
 
 
 def _factors(setup: Setup, arm: str) -> tuple[float, ...]:

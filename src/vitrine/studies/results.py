@@ -98,20 +98,28 @@ class Results:
         With one seed each, it is the binomial standard deviation for the size of the test set.
         """
         name = measure or self.measure
-        squares, freedom = 0.0, 0
-        for members in self.groups().values():
-            values = [member.measures[name] for member in members if name in member.measures]
-            if len(values) > 1:
-                squares += statistics.variance(values) * (len(values) - 1)
-                freedom += len(values) - 1
-        if freedom:
-            return float((squares / freedom) ** 0.5)
+        pooled = pooled_deviation(
+            [member.measures[name] for member in members if name in member.measures]
+            for members in self.groups().values()
+        )
+        if pooled is not None:
+            return pooled
         values = self.values(name)
         if not values:
             return 0.0
         mean = statistics.fmean(values)
         num_test = max((result.num_test for result in self.measured), default=0)
         return float((max(mean * (1 - mean), 0.0) / num_test) ** 0.5) if num_test else 0.0
+
+
+def pooled_deviation(groups: Iterable[Sequence[float]]) -> float | None:
+    """Return the standard deviation of one value within its group, pooled over groups; None if all have one value."""
+    squares, freedom = 0.0, 0
+    for values in groups:
+        if len(values) > 1:
+            squares += statistics.variance(values) * (len(values) - 1)
+            freedom += len(values) - 1
+    return (squares / freedom) ** 0.5 if freedom else None
 
 
 def best_option(results: Results, setting: str, **fixed: Any) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from vitrine.errors import ConfigError
+from vitrine.models.choices import NO_TABLE
 from vitrine.models.config import ViTConfig, checked_layer
 from vitrine.models.config_checks import require_classes, require_heads, require_positive
 from vitrine.models.sizes import shown
@@ -118,10 +119,7 @@ class EoMTConfig(DenseConfig):
             raise ConfigError(
                 f"num_blocks must be from 1 to {self.vit.depth}, the depth of the ViT, got {self.num_blocks}"
             )
-        if (
-            self.vit.positions in ("relative", "relative_bias", "peg")
-            or self.vit.position_placement != "stem"
-        ):
+        if self.vit.positions in NO_TABLE or self.vit.position_placement != "stem":
             raise ConfigError(
                 "the queries of EoMT need a ViT with positions before its first block; use the recipe masks or "
                 "segmenter"

@@ -1,5 +1,6 @@
 """How far a ViT and a hybrid attend, by layer and head (section 4.5, Fig. 7, right; appendix D.7, Fig. 11)."""
 
+import math
 import statistics
 
 from vitrine.models.config import ModelConfig
@@ -7,7 +8,7 @@ from vitrine.reports.charts import Chart, Point
 from vitrine.studies.arms import RATES_RULE, at_best_rates, open_at_edge, search_of
 from vitrine.studies.inside import DISTANCE
 from vitrine.studies.record import Run, Setup, Study
-from vitrine.studies.results import Result, Results
+from vitrine.studies.results import Result, Results, pooled_deviation
 from vitrine.studies.scales import Scale, from_scratch, hybrid, vit
 from vitrine.studies.verdicts import Finding, above, error_of
 
@@ -76,11 +77,8 @@ def most_local(layers: list[list[float]]) -> float:
 
 def spread_of(groups: list[list[float]]) -> float:
     """Return the standard deviation of one run, pooled over groups; infinite with one seed each."""
-    freedom = sum(len(values) - 1 for values in groups)
-    if not freedom:
-        return float("inf")
-    squares = sum(statistics.variance(values) * (len(values) - 1) for values in groups if len(values) > 1)
-    return (squares / freedom) ** 0.5
+    pooled = pooled_deviation(groups)
+    return math.inf if pooled is None else pooled
 
 
 def charts(results: Results) -> list[Chart]:

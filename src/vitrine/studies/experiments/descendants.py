@@ -15,7 +15,7 @@ from vitrine.models.cost import cost_of
 from vitrine.objectives import DistillationObjective
 from vitrine.recipes.recipe import Recipe
 from vitrine.reports.charts import Chart, Point
-from vitrine.studies.arms import LONGER, SUFFIX
+from vitrine.studies.arms import LONGER, SEARCH_SHARE, SUFFIX, is_outermost
 from vitrine.studies.descendant_models import METHODS, PLAIN, TAUGHT, model_of, plain
 from vitrine.studies.record import Role, Run, Setup, Study
 from vitrine.studies.results import Result, Results, point_of, points_by
@@ -24,9 +24,8 @@ from vitrine.studies.verdicts import EDGE, Finding, ahead, left_open
 
 NAME = "descendants"
 LEAST_EPOCHS = 60
-# Candidates for the learning rate, as factors on the scale's, in runs this much shorter.
+# Candidates for the learning rate, as factors on the scale's.
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-SEARCH_SHARE = 1 / 3
 # The same for all methods: sixty passes over about ten thousand images need it.
 AUGMENT = Augment(mixup=0.2, cutmix=1.0, label_smoothing=0.1)
 # A step of the student is a forward and two backward passes; the teacher adds a forward pass.
@@ -136,14 +135,9 @@ def findings(results: Results) -> list[Finding]:
         comparison = ahead(
             f"{name} is better than the plain ViT", results.values(method=name), base, spread=spread
         )
-        at_edge = any(is_edge(run) for arm in (name, PLAIN) for run in results.where(method=arm))
+        at_edge = any(is_outermost(run) for arm in (name, PLAIN) for run in results.where(method=arm))
         gains += [left_open(finding, EDGE) for finding in comparison] if at_edge else comparison
     return gains
-
-
-def is_edge(result: Result) -> bool:
-    """Whether a run's rate is the lowest or the highest that was tried."""
-    return f"{result.settings['rate']:g}" in str(result.settings["tried"]).split(" to ")
 
 
 def charts(results: Results) -> list[Chart]:
