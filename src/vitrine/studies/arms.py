@@ -48,7 +48,7 @@ def search_of(arms: Arms) -> Arms:
             if run.needs_rate and run.after is None and (run.needs_rate not in first or is_larger):
                 first[run.needs_rate] = run
         return tuple(
-            _tried(run, name, factor) for name, run in first.items() for factor in _factors(setup, name)
+            _tried(run, name, factor) for name, run in first.items() for factor in factors_of(setup, name)
         )
 
     return search
@@ -91,6 +91,12 @@ def lengthened(recipe: Recipe, factor: float) -> Recipe:
     return dataclasses.replace(recipe, training=changed)
 
 
+def factors_of(setup: Setup, arm: str) -> tuple[float, ...]:
+    """Return the rates that are tried for an arm, as factors on the scale's."""
+    low, high = setup.grids.get(arm, FIRST_GRID)
+    return tuple(STEP**power for power in range(low, high + 1))
+
+
 def at_fine_rates(run: Run) -> list[Run]:
     """Return a fine-tuning run at every candidate rate."""
     rates = {factor: factor * run.recipe.training.lr for factor in FINE_FACTORS}
@@ -129,16 +135,11 @@ def is_outermost(result: Result) -> bool:
     return f"{result.settings['rate']:g}" in str(result.settings["tried"]).split(" to ")
 
 
-def _factors(setup: Setup, arm: str) -> tuple[float, ...]:
-    low, high = setup.grids.get(arm, FIRST_GRID)
-    return tuple(STEP**power for power in range(low, high + 1))
-
-
 def _at_rate(setup: Setup, run: Run) -> Run:
     """Return a run at the rate that was chosen for its arm, with the range that was tried."""
     if not run.needs_rate or setup.scale.is_paper:
         return dataclasses.replace(run, needs_rate="")
-    factors, base = _factors(setup, run.needs_rate), setup.scale.lr
+    factors, base = factors_of(setup, run.needs_rate), setup.scale.lr
     rate = setup.rates.get(run.needs_rate, base)
     tried = f"{factors[0] * base:g} to {factors[-1] * base:g}"
     settings = {**run.settings, "rate": rate, "tried": tried}

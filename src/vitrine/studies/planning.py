@@ -233,11 +233,6 @@ def command_of(study: str, scale: Scale, *, data: str, target: str | None) -> st
     return shlex.join(words)
 
 
-def chosen_rates(plans: Sequence[Plan], *, failed: Collection[str] = ()) -> dict[str, dict[str, float]]:
-    """Return the best rate of every method whose search has ended, by study; runs that failed are skipped."""
-    return {plan.study.name: rates for plan in plans if (rates := ended_searches(plan, failed=failed)[0])}
-
-
 def ended_searches(plan: Plan, *, failed: Collection[str] = ()) -> tuple[dict[str, float], Grids]:
     """Return the best rate of every method whose search has ended, and the grids of those that must be widened."""
     rates: dict[str, float] = {}
@@ -264,18 +259,22 @@ def ended_searches(plan: Plan, *, failed: Collection[str] = ()) -> tuple[dict[st
 
 def with_rates(plans: Sequence[Plan], *, failed: Collection[str] = ()) -> list[Plan]:
     """Return the plans, with every run whose rate has been chosen and every rate that is still to be tried."""
-    plans, rates = list(plans), {}
+    plans = list(plans)
+    rates: dict[str, dict[str, float]] = {}
+    grids: dict[str, Grids] = {}
     is_widening = True
     while is_widening:
         is_widening = False
         for number, plan in enumerate(plans):
-            if not any(run.role == "search" for run in plan.runs):
+            if not any(
+                run.role == "search" for run in plan.runs
+            ):  # only the first data set of a study has them
                 continue
             rates[plan.study.name], wider = ended_searches(plan, failed=failed)
             if wider:
                 is_widening = True
                 plans[number] = plan.remake(rates[plan.study.name], {**plan.grids, **wider})
-    grids = {plan.study.name: plan.grids for plan in plans if plan.grids}
+            grids[plan.study.name] = plans[number].grids
     return [
         plan.remake(rates.get(plan.study.name, {}), grids.get(plan.study.name, {}))
         if plan.study.search

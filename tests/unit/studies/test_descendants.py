@@ -8,8 +8,8 @@ from unit.studies.made import made_results
 from vitrine.models.cost import cost_of
 from vitrine.studies.convergence import convergence_of, word_on
 from vitrine.studies.descendant_models import METHODS, PLAIN, TAUGHT
-from vitrine.studies.experiments.descendants import FACTORS, STUDY, findings, search
-from vitrine.studies.record import Run, Setup
+from vitrine.studies.experiments.descendants import STUDY, findings, search
+from vitrine.studies.record import FIRST_GRID, Run, Setup
 from vitrine.studies.results import Results
 from vitrine.studies.scales import SCALES, find_scale
 from vitrine.studies.verdicts import EDGE
@@ -70,7 +70,7 @@ def test_a_method_helps_only_beyond_twice_the_standard_error() -> None:
 def test_a_method_whose_rate_is_at_the_edge_of_the_grid_stays_open() -> None:
     results = made_results("descendants", lambda run: 0.7 if run.settings["method"] == "+ PEG" else 0.5)
     moved = [
-        dataclasses.replace(result, settings={**result.settings, "rate": 0.004})
+        dataclasses.replace(result, settings={**result.settings, "rate": 0.002})
         if result.settings["method"] == "+ PEG"
         else result
         for result in results
@@ -87,7 +87,9 @@ def test_a_method_whose_rate_is_at_the_edge_of_the_grid_stays_open() -> None:
 def test_the_search_tries_every_method_at_every_rate_in_short_runs_of_the_first_seed() -> None:
     setup = Setup(scale=SCALES["little"], seed=0, num_classes=10, num_images=10_000)
     searched = search(setup)
-    assert len(searched) == len(METHODS) * len(FACTORS)
+    assert len(searched) == len(METHODS) * (FIRST_GRID[1] - FIRST_GRID[0] + 1)
+    wider = search(dataclasses.replace(setup, grids={PLAIN: (-3, 1)}))
+    assert len(wider) == len(searched) + 2
     full = {run.settings["method"]: run for run in STUDY.runs(setup)}
     for run in searched:
         share = run.recipe.training.total_steps / full[run.settings["method"]].recipe.training.total_steps

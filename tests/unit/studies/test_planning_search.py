@@ -12,10 +12,9 @@ from vitrine.recipes import Recipe
 from vitrine.studies import planning
 from vitrine.studies.arms import is_at_edge_of_search
 from vitrine.studies.descendant_models import METHODS, PLAIN
-from vitrine.studies.experiments.descendants import FACTORS
-from vitrine.studies.planning import Plan, chosen_rates, make_plans, new_runs, with_rates
+from vitrine.studies.planning import Plan, ended_searches, make_plans, new_runs, with_rates
 from vitrine.studies.pool import carry_out_all, longest_first
-from vitrine.studies.record import Run, Setup
+from vitrine.studies.record import FIRST_GRID, Run, Setup
 from vitrine.studies.registry import find_studies
 from vitrine.studies.results import append_result
 from vitrine.studies.scales import SCALES
@@ -67,18 +66,17 @@ def test_runs_wait_for_the_rate_that_is_best_on_held_out_images_of_the_first_set
     assert {run.role for run in second.runs} == {"preparation"}
     assert {run.role for run in first.runs} == {"preparation", "search"}
     own = searched(first, PLAIN)
-    for run, score in zip(own[:-1], (0.1, 0.3, 0.2, 0.1), strict=True):
+    for run, score in zip(own[:-1], (0.1, 0.3), strict=True):
         note(first, run, score)
-    assert chosen_rates([first, second]) == {}, "one rate is still missing"
-    assert chosen_rates([first, second], failed={own[-1].name}) == {
-        "descendants": {PLAIN: own[1].settings["rate"]}
-    }
-    note(first, own[-1], 0.9)
+    assert ended_searches(first) == ({}, {}), "one rate is still missing"
+    assert ended_searches(first, failed={own[-1].name}) == ({PLAIN: own[1].settings["rate"]}, {})
+    note(first, own[-1], 0.2)
+    assert ended_searches(first) == ({PLAIN: own[1].settings["rate"]}, {})
     released = new_runs([first, second], with_rates([first, second]))
     assert {(run.on, run.group) for run in released} == {
         ("one", "plain-ViT"), ("one", "plain-ViT-longer"), ("two", "plain-ViT"), ("two", "plain-ViT-longer"),
     }  # fmt: skip
-    assert {run.recipe.training.lr for run in released} == {own[-1].settings["rate"]}
+    assert {run.recipe.training.lr for run in released} == {own[1].settings["rate"]}
     assert len({run.folder for run in released}) == len(released)
 
 
@@ -90,7 +88,7 @@ def test_a_run_has_one_key_whether_its_set_is_alone_in_the_call_or_not(tmp_path:
     )  # fmt: skip
     assert alone.keys == first.keys
     assert alone.series == first.series
-    assert alone.num_expected == len(METHODS) * (1 + len(FACTORS)) + 2
+    assert alone.num_expected == len(METHODS) * (1 + FIRST_GRID[1] - FIRST_GRID[0] + 1) + 2
     assert (alone.page, first.page) == (planning.PAGE, "one.html")
 
 
@@ -156,6 +154,16 @@ def compute_plan(folder: Path) -> Plan:
         out=folder / "out", compiles=False,
     )  # fmt: skip
     return plan
+
+
+def test_a_grid_is_widened_twice_where_a_study_has_several_data_sets(tmp_path: Path) -> None:
+    plans, base = plans_of(tmp_path, "one", "two"), SCALES["tiny"].lr
+    while todo := [run for run in plans[0].unfinished() if run.role == "search"]:
+        for run in todo:
+            note(plans[0], run, -abs(run.settings["rate"] - 4 * base))
+        plans = with_rates(plans)
+    rates = {run.settings["rate"] for plan in plans for run in plan.runs if run.role == "measured"}
+    assert rates == {4 * base}
 
 
 def measured_rates(plan: Plan, held_out: Callable[[float], float]) -> Plan:

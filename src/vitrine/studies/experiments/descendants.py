@@ -2,7 +2,8 @@
 
 Each is compared with the plain ViT of the scale at as many parameters (within 5 %) and as much training compute: if
 one step costs more multiply-adds, there are fewer steps. Runs see the data at least 60 times, except at scale tiny.
-Each takes the learning rate that is best on held-out images of the first data set, in runs a third as long.
+Each takes the learning rate that is best on held-out images of the first data set, in runs a third as long; a best
+rate at the edge of the rates tried has its neighbour tried as well.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ from vitrine.models.cost import cost_of
 from vitrine.objectives import DistillationObjective
 from vitrine.recipes.recipe import Recipe
 from vitrine.reports.charts import Chart, Point
-from vitrine.studies.arms import LONGER, SEARCH_SHARE, SUFFIX, is_outermost
+from vitrine.studies.arms import LONGER, SEARCH_SHARE, SUFFIX, factors_of, is_outermost
 from vitrine.studies.descendant_models import METHODS, PLAIN, TAUGHT, model_of, plain
 from vitrine.studies.record import Role, Run, Setup, Study
 from vitrine.studies.results import Result, Results, point_of, points_by
@@ -24,8 +25,6 @@ from vitrine.studies.verdicts import EDGE, Finding, ahead, left_open
 
 NAME = "descendants"
 LEAST_EPOCHS = 60
-# Candidates for the learning rate, as factors on the scale's.
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 # The same for all methods: sixty passes over about ten thousand images need it.
 AUGMENT = Augment(mixup=0.2, cutmix=1.0, label_smoothing=0.1)
 # A step of the student is a forward and two backward passes; the teacher adds a forward pass.
@@ -59,7 +58,7 @@ def search(setup: Setup) -> tuple[Run, ...]:
             role="search", share=SEARCH_SHARE,
         )
         for name in METHODS
-        for factor in FACTORS
+        for factor in factors_of(setup, name)
     )  # fmt: skip
 
 
@@ -84,9 +83,14 @@ def run_of(
     if is_taught:
         made = made.with_objective(DistillationObjective(learns="hard-logits"))
     method = name if role != "check" else f"{name}, {share:g} times the steps"
-    tried = " to ".join(f"{factor * setup.scale.lr:g}" for factor in (FACTORS[0], FACTORS[-1]))
+    settings = {"method": method, "rate": rate}
+    if role != "search":  # a run of the search stays the same when the grid is widened
+        factors = factors_of(setup, name)
+        settings["tried"] = " to ".join(
+            f"{factor * setup.scale.lr:g}" for factor in (factors[0], factors[-1])
+        )
     return Run(
-        study=NAME, group=group, seed=setup.seed, settings={"method": method, "rate": rate, "tried": tried},
+        study=NAME, group=group, seed=setup.seed, settings=settings,
         model=model_of(name, setup.scale, setup.num_classes), recipe=made, role=role, needs_rate=needs_rate,
         after=teacher.name if is_taught else None, uses="teacher" if is_taught else "weights",
     )  # fmt: skip
@@ -178,6 +182,7 @@ STUDY = Study(
     "sentence is contradicted; otherwise it is open, as it is where a best rate is at the edge of its grid.",
     runs=runs,
     search=search,
+    widens=True,
     findings=findings,
     charts=charts,
     seeds=3,
