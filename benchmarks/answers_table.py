@@ -72,6 +72,8 @@ ARMS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     # From a head that is less sure than the solved one, and from a head of zeros with today's averages.
     "soft": ((), {"HEAD_SCALE": 0.3}),
     "softer": ((), {"HEAD_SCALE": 0.1}),
+    "softer-folds": (("few_images=100000",), {"HEAD_SCALE": 0.1}),
+    "softer-low-rate": (("training.lr=1e-4",), {"HEAD_SCALE": 0.1}),
     "averaged": (("solves_head=false", "mixes_start=false", "few_images=0"), {}),
 }
 LEFT_OUT = 9  # classes
@@ -81,8 +83,8 @@ NOT_FOLLOWED = ("closed", "before", "averaged", "left-out", "left-out-closed")  
 BINS = 15
 MAIN = ("features", "before", "new", "closed")
 # Arms that are tried on Pets alone, and on all sets but Pets.
-ONLY_SMALL = ("left-out", "left-out-closed", "one-split", "five-folds")
-ONLY_LARGE = ("folds", "low-rate", "high-rate", "soft", "softer", "averaged")
+ONLY_SMALL = ("left-out", "left-out-closed", "one-split", "five-folds", "softer-low-rate")
+ONLY_LARGE = ("folds", "low-rate", "high-rate", "soft", "softer", "softer-folds", "averaged")
 
 
 # --- photos ---------------------------------------------------------------------------------------------------------
