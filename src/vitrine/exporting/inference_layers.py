@@ -101,6 +101,7 @@ class InferenceBranch(nn.Module):
             self.to_qkv = linear(weight, bias)
         else:
             self.to_q, self.to_kv = linear(weight[:D], bias[:D]), linear(weight[D:], bias[D:])
+        self.norm = attention.norm
         self.to_out = scaled(attention.to_out, block.scale_1)
         self.expand, self.activate = block.mlp.expand, block.mlp.activate
         self.contract = scaled(block.mlp.contract, block.scale_2)
@@ -118,7 +119,7 @@ class InferenceBranch(nn.Module):
             kv = self.to_kv(normed)
             k, v = kv[..., :D], kv[..., D:]
         mixed, weights = self.mix(q, k, v)
-        return self.to_out(mixed), weights
+        return self.to_out(self.norm(mixed)), weights
 
     def transform(self, tokens: Tensor) -> Tensor:
         """Return what the MLP adds to tokens (B, R, D)."""

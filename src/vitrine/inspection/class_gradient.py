@@ -99,14 +99,14 @@ def _through_block(
     block = model.blocks[layer]
     assert isinstance(block, (Block, ParallelBlock))
     parts = [block] if isinstance(block, Block) else block.parts
-    B, T, D = tokens.shape
+    B, T, _ = tokens.shape
     with torch.enable_grad():
         tokens = tokens.detach().requires_grad_()
         read, places = model.block_input(tokens, grid, layer=layer)
         branches = [_Branch.of(part, read, places) for part in parts]
         out = read
         for part, branch in zip(parts, branches, strict=True):
-            out = out + part.scale_1(part.attention.to_out(branch.mixed.transpose(1, 2).reshape(B, T, D)))
+            out = out + part.scale_1(part.attention.join(branch.mixed))
         out = sum((part.transform(out) for part in parts), out)
         *of_mixed, below = torch.autograd.grad(out, (*(branch.mixed for branch in branches), tokens), above)
         del out  # free the values that autograd kept for this block

@@ -48,6 +48,7 @@ class SelfAttention(nn.Module):
         qkv_bias: bool = True,
         key_bias: bool = True,
         qk_norm: bool = False,
+        attention_norm: bool = False,
         norm: Norm = "layer_norm",
         norm_eps: float = 1e-6,
         scale: float | None = None,
@@ -62,6 +63,7 @@ class SelfAttention(nn.Module):
         head_width = width // num_heads
         self.q_norm = make_norm(norm, head_width, eps=norm_eps) if qk_norm else nn.Identity()
         self.k_norm = make_norm(norm, head_width, eps=norm_eps) if qk_norm else nn.Identity()
+        self.norm = make_norm(norm, width, eps=norm_eps) if attention_norm else nn.Identity()
         # Only if used: layers that draw random numbers are numbered in order, and resumed runs need their numbers.
         self.dropout = Dropout(dropout) if dropout else nn.Identity()
 
@@ -70,30 +72,31 @@ class SelfAttention(nn.Module):
 
         With `num_read`, queries come from the first `num_read` tokens only: (B, num_read, D).
         """
-        B, _, D = tokens.shape
         q, k, v = self.project(tokens, num_read, places)
         if isinstance(places, Segments):
-            mixed = places.attend(q, k, v, scale=self.scale)
-            return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))
+            return self.join(places.attend(q, k, v, scale=self.scale))
         if self.training and isinstance(self.dropout, Dropout):
             # Fused kernels draw their own random numbers; ours are keyed by image, so the weights are written out.
-            mixed = self.dropout(self.weights_of(q, k, places)) @ v
-            return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))
+            return self.join(self.dropout(self.weights_of(q, k, places)) @ v)
         if isinstance(places, Axis):
             lines = attend(places.fold(q), places.fold(k), places.fold(v), scale=self.scale)
-            mixed = places.unfold(lines, num_heads=self.num_heads)
-            return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))
-        mixed = attend(q, k, v, bias=self.added_logits(q, places), scale=self.scale)  # (B, H, N, K), eqs. 6-7
-        return self.to_out(mixed.transpose(1, 2).reshape(B, -1, D))  # (B, N, D), eq. 8
+            return self.join(places.unfold(lines, num_heads=self.num_heads))
+        return self.join(attend(q, k, v, bias=self.added_logits(q, places), scale=self.scale))  # eqs. 6-8
+
+    def join(self, mixed: Tensor) -> Tensor:
+        """Map the mixed values of all heads (B, H, N, K) to tokens (B, N, D), with a norm before if there is one."""
+        out: Tensor = self.to_out(self.norm(mixed.transpose(1, 2).flatten(2)))  # eq. 8
+        return out
 
     def is_plain(self) -> bool:
-        """Whether its layers are unchanged, with the usual scale, no norms of q and k and no dropout of weights."""
+        """Whether its layers are unchanged, with the usual scale, no norms and no dropout of weights."""
         return (
             self.scale is None
             and isinstance(self.dropout, nn.Identity)
             and is_plain(self.to_qkv, nn.Linear)
             and is_plain(self.q_norm, nn.Identity)
             and is_plain(self.k_norm, nn.Identity)
+            and is_plain(self.norm, nn.Identity)
         )
 
     def weights(self, tokens: Tensor, places: Places = None) -> Tensor:

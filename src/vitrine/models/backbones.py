@@ -1,4 +1,4 @@
-"""Published backbones by name: DINOv2, DINOv3, EVA-02, CLIP and SigLIP, each a plain ViT with options.
+"""Published backbones by name: DINOv2, DINOv3, EVA-02, EVA-CLIP, CLIP and SigLIP, each a plain ViT with options.
 
 Names determine shape and numerics; weights come from files. tests/unit/models/test_backbones.py checks the numbers
 of parameters.
@@ -53,6 +53,16 @@ def clip(patch: int, embedding: int, image_size: int = 224, **shape: Any) -> ViT
     )  # fmt: skip
 
 
+def eva02_clip(patch: int, embedding: int, image_size: int = 224, **shape: Any) -> ViTConfig:
+    """Return EVA-CLIP's image tower on EVA-02 (arXiv:2303.15389), with its projection."""
+    return ViTConfig(
+        **shape, patch_size=(patch, patch), image_size=(image_size, image_size), num_classes=None, gelu="erf",
+        mlp="swiglu", mlp_norm=True, attention_norm=True, key_bias=False, rotary="eva", rotary_grid=(16, 16),
+        representation_width=embedding, representation_layer="projection", projection_bias=True,
+        position_resampling="bicubic_antialias",
+    )  # fmt: skip
+
+
 def siglip(patch: int, image_size: int = 224, **shape: Any) -> ViTConfig:
     """Return the image tower of SigLIP or SigLIP 2 (arXiv:2502.14786), which pools by attention."""
     return ViTConfig(
@@ -97,6 +107,9 @@ VARIANTS: dict[str, ViTConfig] = {
     "EVA02-S/14": eva02(width=384, depth=12, num_heads=6, mlp_width=1024),
     "EVA02-B/14": eva02(width=768, depth=12, num_heads=12, mlp_width=2048, mlp_norm=True),
     "EVA02-L/14": eva02(width=1024, depth=24, num_heads=16, mlp_width=2730, mlp_norm=True),
+    "EVA02-CLIP-B/16": eva02_clip(16, 512, width=768, depth=12, num_heads=12, mlp_width=2048),
+    "EVA02-CLIP-L/14": eva02_clip(14, 768, width=1024, depth=24, num_heads=16, mlp_width=2730),
+    "EVA02-CLIP-L/14-336": eva02_clip(14, 768, 336, width=1024, depth=24, num_heads=16, mlp_width=2730),
     "CLIP-B/32": clip(32, 512, **B),
     "CLIP-B/16": clip(16, 512, **B),
     "CLIP-L/14": clip(14, 768, **L),
@@ -139,6 +152,9 @@ ALIASES: dict[str, str] = {
     "eva02_small_patch14_224": "EVA02-S/14",
     "eva02_base_patch14_224": "EVA02-B/14",
     "eva02_large_patch14_224": "EVA02-L/14",
+    "eva02_base_patch16_clip_224": "EVA02-CLIP-B/16",
+    "eva02_large_patch14_clip_224": "EVA02-CLIP-L/14",
+    "eva02_large_patch14_clip_336": "EVA02-CLIP-L/14-336",
     "vit_base_patch32_clip_quickgelu_224": "CLIP-B/32",
     "vit_base_patch16_clip_quickgelu_224": "CLIP-B/16",
     "vit_large_patch14_clip_quickgelu_224": "CLIP-L/14",

@@ -68,6 +68,8 @@ class ViTConfig:
     """Width of the layer between pooling and head; None for a linear head (section 3.1)."""
     representation_layer: Representation = "tanh"
     """Kind of that layer: dense and tanh (the pre-training head), or a `projection` to a space shared with text."""
+    projection_bias: bool = False
+    """With a `projection`: a bias, as in EVA-CLIP; CLIP has none."""
     unit_length: bool = False
     """Normalise the head's input to length 1, as classifiers built from texts do."""
     head_bias: float = 0.0
@@ -122,6 +124,8 @@ class ViTConfig:
     key_bias: bool = True
     """False: the bias of the keys stays zero; queries and values keep theirs (DINOv3, EVA)."""
     qk_norm: bool = False
+    attention_norm: bool = False
+    """A norm of the mixed values of all heads, before the output projection (EVA-CLIP)."""
     attention_scale: float | None = None
     """Factor on queries times keys; None is 1 / sqrt(channels per head) (eq. 6)."""
     dropout: float = 0.0
@@ -164,6 +168,11 @@ class ViTConfig:
         require_axial(self)
         if self.mlp_norm and self.mlp != "swiglu":
             raise ConfigError(f"mlp_norm needs mlp='swiglu', got {self.mlp!r}", option="mlp_norm")
+        if self.projection_bias and self.representation_layer != "projection":
+            raise ConfigError(
+                f"projection_bias needs representation_layer='projection', got {self.representation_layer!r}",
+                option="projection_bias",
+            )
         if self.num_registers:
             require_positive("num_registers", self.num_registers)
         for name in RATES:

@@ -112,6 +112,7 @@ class Block(nn.Module):
         qkv_bias: bool = True,
         key_bias: bool = True,
         qk_norm: bool = False,
+        attention_norm: bool = False,
         attention_scale: float | None = None,
         layer_scale: float | None = None,
         mlp: MlpKind = "dense",
@@ -128,8 +129,9 @@ class Block(nn.Module):
         hidden = MLP_RATIO * width if mlp_width is None else mlp_width
         self.norm_1 = make_norm(norm, width, eps=norm_eps)
         self.attention = SelfAttention(
-            width, num_heads=num_heads, qkv_bias=qkv_bias, key_bias=key_bias, qk_norm=qk_norm, norm=norm,
-            norm_eps=norm_eps, scale=attention_scale, dropout=attention_dropout,
+            width, num_heads=num_heads, qkv_bias=qkv_bias, key_bias=key_bias, qk_norm=qk_norm,
+            attention_norm=attention_norm, norm=norm, norm_eps=norm_eps, scale=attention_scale,
+            dropout=attention_dropout,
         )  # fmt: skip
         self.scale_1 = gain(layer_scale, width)
         self.norm_2 = make_norm(norm, width, eps=norm_eps)
@@ -204,9 +206,10 @@ def encoder_layer(config: ViTConfig, *, layer: int) -> Block | ParallelBlock:
     blocks = [
         Block(
             config.width, num_heads=config.num_heads, mlp_width=config.mlp_width, qkv_bias=config.qkv_bias,
-            key_bias=config.key_bias, qk_norm=config.qk_norm, attention_scale=config.attention_scale,
-            layer_scale=config.layer_scale, mlp=config.mlp, mlp_norm=config.mlp_norm,
-            activation=config.activation, gelu=config.gelu, norm=config.norm, norm_eps=config.norm_eps,
+            key_bias=config.key_bias, qk_norm=config.qk_norm, attention_norm=config.attention_norm,
+            attention_scale=config.attention_scale, layer_scale=config.layer_scale, mlp=config.mlp,
+            mlp_norm=config.mlp_norm, activation=config.activation, gelu=config.gelu, norm=config.norm,
+            norm_eps=config.norm_eps,
             dropout=config.projection_drop_rate, attention_dropout=config.attention_dropout, drop_rate=rate,
         )
         for _ in range(config.num_branches)

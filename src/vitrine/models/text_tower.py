@@ -81,6 +81,5 @@ class TextTower(nn.Module):
 def through(block: Block, states: Tensor, bias: Tensor | None) -> Tensor:
     """Run a block with a bias (T, T) on its attention."""
     q, k, v = block.attention.project(block.norm_1(states))
-    mixed = attend(q, k, v, bias=bias).transpose(1, 2).flatten(2)
-    states = states + block.attention.to_out(mixed)
+    states = states + block.attention.join(attend(q, k, v, bias=bias))
     return states + block.mlp(block.norm_2(states))

@@ -69,8 +69,8 @@ class ViT(Model):
         self.norm = make_norm(config.norm, D, eps=config.norm_eps)
         self.attention_pooling = attention_pooling(config) if config.pooling == "attention" else None
         R = config.representation_width
-        is_projection = config.representation_layer == "projection"
-        self.representation = nn.Linear(D, R, bias=not is_projection) if R else None
+        has_bias = config.representation_layer == "tanh" or config.projection_bias
+        self.representation = nn.Linear(D, R, bias=has_bias) if R else None
         self.head_dropout = Dropout(config.head_dropout) if config.head_dropout else nn.Identity()
         K = config.num_classes
         self.head = nn.Linear(R or D, K) if K else None

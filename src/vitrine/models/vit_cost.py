@@ -84,7 +84,7 @@ def head_cost(config: ViTConfig) -> tuple[int, int]:
         macs += 2 * D * D + 2 * T * D * D + 2 * T * D + 2 * D * M
     R = config.representation_width
     if R:
-        params += D * R + (R if config.representation_layer == "tanh" else 0)
+        params += D * R + (R if config.representation_layer == "tanh" or config.projection_bias else 0)
         macs += D * R
     params += K * ((R or D) + 1)
     macs += K * (R or D)
@@ -108,6 +108,9 @@ def block_cost(config: ViTConfig) -> tuple[int, int, int]:
     if config.mlp_norm:
         params += norm_params(config, M)
         kept += T * M
+    if config.attention_norm:
+        params += norm_params(config, D)
+        kept += T * D
     if config.rotary != "none":
         kept += 2 * T * D
     if not config.qkv_bias:

@@ -10,7 +10,7 @@ from vitrine.models.cost import cost_of
 
 # The official DINOv3 code counts 21,601,152 and so on, each with a mask token that only pre-training uses; so does
 # DINOv2-g with 1,136,480,768. CLIP's and SigLIP's are image towers with projection or attention pooling.
-# timm's BEiT has no bias of the keys, ours has zeros.
+# timm's BEiT and EVA-CLIP have no bias of the keys, ours has zeros.
 COUNTS = {
     "DINOv2-S/14": 22_056_576 - 384,
     "DINOv2-g/14": 1_136_480_768 - 1536,
@@ -20,6 +20,9 @@ COUNTS = {
     "DINOv3-L/16": 303_154_176 - 1024,
     "DINOv3-H+/16": 840_633_600 - 1280,
     "DINOv3-7B/16": 6_716_035_072 - 4096,
+    "EVA02-CLIP-B/16": 86_263_040 + 12 * 768,
+    "EVA02-CLIP-L/14": 304_105_152 + 24 * 1024,
+    "EVA02-CLIP-L/14-336": 304_432_832 + 24 * 1024,
     "CLIP-B/32": 87_849_216,
     "CLIP-L/14": 303_966_208,
     "SigLIP-B/16": 92_884_224,
@@ -54,6 +57,7 @@ def test_every_name_and_alias_is_found_and_found_again_from_its_shape() -> None:
         ({"rotary": "dinov3", "num_heads": 64}, "rotary"),
         ({"rotary": "dinov3", "positions": "relative"}, "rotary"),
         ({"mlp_norm": True}, "mlp_norm"),
+        ({"projection_bias": True, "representation_width": 8}, "projection_bias"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(options: dict, option: str) -> None:  # type: ignore[type-arg]

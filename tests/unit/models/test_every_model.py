@@ -174,9 +174,9 @@ def test_attention_weights_sum_to_one_and_reproduce_the_fused_result(kind: str) 
         parts = block.parts if isinstance(block, ParallelBlock) else [block]
         for part, own in zip(parts, weights.chunk(len(parts), dim=1), strict=True):
             normed = part.norm_1(tokens)
-            mixed = (own @ part.attention.project(normed)[2]).transpose(1, 2).flatten(2)
+            mixed = own @ part.attention.project(normed)[2]
             torch.testing.assert_close(
-                part.attention.to_out(mixed), part.attention(normed, keys), rtol=1e-4, atol=1e-5
+                part.attention.join(mixed), part.attention(normed, keys), rtol=1e-4, atol=1e-5
             )
     assert seen == list(range(model.config.depth))
 

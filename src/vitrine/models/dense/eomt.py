@@ -204,8 +204,8 @@ def attention_bias(
 def masked_block(block: nn.Module, tokens: Tensor, bias: Tensor, places: Rotation | None = None) -> Tensor:
     """Run a block with a bias (B, 1, T, T) on its attention."""
     assert isinstance(block, Block)
-    attention, (B, _, D) = block.attention, tokens.shape
+    attention = block.attention
     q, k, v = attention.project(block.norm_1(tokens), places=places)
     mixed = attend(q, k, v, bias=bias.to(q.dtype), scale=attention.scale)
-    tokens = tokens + block.scale_1(attention.to_out(mixed.transpose(1, 2).reshape(B, -1, D)))
+    tokens = tokens + block.scale_1(attention.join(mixed))
     return tokens + block.scale_2(block.mlp(block.norm_2(tokens)))

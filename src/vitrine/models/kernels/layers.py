@@ -89,7 +89,8 @@ def speed_up(model: nn.Module, *, in_fp8: bool = False) -> nn.Module:
 
 
 def has_kernels(attention: SelfAttention) -> bool:
-    """Whether the kernels compute this attention: no norms of q and k, the usual scale, no dropout of weights."""
-    is_usual = isinstance(attention.q_norm, nn.Identity) and attention.scale is None
+    """Whether the kernels compute this attention: no norms, the usual scale, no dropout of weights."""
+    norms = (attention.q_norm, attention.norm)
+    is_usual = all(isinstance(norm, nn.Identity) for norm in norms) and attention.scale is None
     is_usual = is_usual and type(attention.to_qkv) is nn.Linear
     return is_usual and isinstance(attention.dropout, nn.Identity)

@@ -75,7 +75,13 @@ def differences(found: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]) 
 @pytest.mark.parametrize(("in_fp8", "tolerance"), [(False, 0.03), (True, 0.30)])
 @pytest.mark.parametrize(
     ("options", "compiled"),
-    [({}, False), ({}, True), ({"gelu": "erf", "pooling": "average"}, False), ({"qkv_bias": False}, False)],
+    [
+        ({}, False),
+        ({}, True),
+        ({"gelu": "erf", "pooling": "average"}, False),
+        ({"qkv_bias": False}, False),
+        ({"attention_norm": True}, False),
+    ],
 )
 def test_gradients_are_those_of_fp64(
     in_fp8: bool, tolerance: float, compiled: bool, options: dict[str, object]

@@ -41,7 +41,9 @@ def gradients(model: nn.Module, images: torch.Tensor) -> dict[str, torch.Tensor]
     return {name: p.grad.double() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("options", [{}, {"gelu": "erf", "pooling": "average"}, {"qkv_bias": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"gelu": "erf", "pooling": "average"}, {"qkv_bias": False}, {"attention_norm": True}]
+)
 def test_gradients_are_as_close_to_float64_as_those_of_the_eager_layers(options: dict[str, object]) -> None:
     model, images = small(**options), torch.randn(BATCH, 3, 32, 32)
     exact = gradients(copy.deepcopy(model).double(), images.double())
