@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitrine.checkpoints.layouts.eva import timm_outputs
 from vitrine.checkpoints.layouts.timm_naflex import naflex_arguments
 from vitrine.checkpoints.library_settings import timm_model
 from vitrine.checkpoints.reading.safetensors_file import SafetensorsFile
@@ -132,7 +133,7 @@ def filled_by_timm(
         raise NoAnswerError(
             "timm has no name for a model of this shape; its classes can still hold the weights"
         )
-    model = library.create_model(name, pretrained=False, num_classes=config.num_classes or 0, **arguments)
+    model = library.create_model(name, pretrained=False, num_classes=timm_outputs(config), **arguments)
     model.load_state_dict(state_dict_of(path), strict=True)
     return model.eval()
 

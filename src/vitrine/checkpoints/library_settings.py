@@ -3,7 +3,7 @@
 from typing import Any
 
 from vitrine.checkpoints.layouts import beit
-from vitrine.checkpoints.layouts.eva import is_eva, timm_arguments
+from vitrine.checkpoints.layouts.eva import is_eva, timm_arguments, timm_outputs
 from vitrine.checkpoints.layouts.huggingface import GELU_NAMES, HuggingFaceLayout
 from vitrine.checkpoints.layouts.timm_naflex import is_naflex, naflex_arguments
 from vitrine.data.preparing.preprocess import Preprocess
@@ -111,12 +111,12 @@ def timm_settings(
     pooling = TIMM_POOLINGS[config.pooling] if isinstance(config, ViTConfig | TNTConfig) else "avg"
     settings: dict[str, Any] = {
         "architecture": name,
-        "num_classes": config.num_classes or 0,
+        "num_classes": timm_outputs(config),
         "num_features": config.width if isinstance(config, ViTConfig) else config.representation_width,
         "global_pool": pooling,
         "model_args": arguments,
         "pretrained_cfg": {
-            "num_classes": config.num_classes or 0,
+            "num_classes": timm_outputs(config),
             "input_size": [config.channels, *config.image_size],
             "fixed_input_size": not isinstance(config, BiTConfig | PVTv2Config),
             "pool_size": None,

@@ -15,6 +15,8 @@ PUBLISHED = {
     "Hugging Face DINOv2": "apache-2.0",
     "Hugging Face CLIP": "mit",
     "OpenCLIP": "mit",
+    "EVA": "mit",
+    "EVA-CLIP": "mit",
     "BEiT": "apache-2.0 (transformers, timm), mit (the authors)",
     "Hugging Face BEiT": "apache-2.0",
     "Hugging Face SigLIP": "apache-2.0",

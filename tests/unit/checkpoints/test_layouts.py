@@ -19,6 +19,11 @@ from vitrine.models import BiTConfig, Model, build
 from vitrine.models.stem_configs import ResNetStemConfig
 
 STEM = {"stem": ResNetStemConfig(units=(2, 1)), "patch_size": (1, 1)}
+PROJECTION = {"representation_width": 8, "representation_layer": "projection", "projection_bias": True}
+EVA_CLIP = {
+    **PROJECTION, "rotary": "eva", "rotary_grid": (16, 16), "mlp": "swiglu", "mlp_norm": True, "attention_norm": True,
+    "key_bias": False,
+}  # fmt: skip
 OFFICIAL_EVERYTHING = {
     "plain": {},
     "pre_logits": {"representation_width": 40},
@@ -181,6 +186,26 @@ def test_heads_of_an_odd_width_are_read_from_an_official_file(tmp_path: Path) ->
             "has no head",
         ),
         ({"mlp": "swiglu"}, "hf", "SwiGLU"),
+        ({"attention_norm": True}, "timm", "a norm of the mixed values"),
+        ({**EVA_CLIP, "num_classes": None, "projection_bias": False}, "timm", "one layer after pooling"),
+        (EVA_CLIP, "timm", "one layer after pooling"),
+        (EVA_CLIP, "official", "a head beside its projection"),
+        (
+            {**EVA_CLIP, "num_classes": None, "mlp_norm": False},
+            "official",
+            "in one of attention and MLP alone",
+        ),
+        ({**EVA_CLIP, "num_classes": None, "rotary_grid": None}, "official", "stretched to None"),
+        ({**EVA_CLIP, "num_classes": None, "key_bias": True}, "official", "a bias of the keys"),
+        ({**EVA_CLIP, "num_classes": None, "rotary_base": 100.0}, "official", "of base 100.0"),
+        ({**EVA_CLIP, "num_classes": None, "mlp": "dense", "mlp_norm": False}, "official", "or the reverse"),
+        ({**EVA_CLIP, "num_classes": None, "pooling": "average"}, "official", "average pooling"),
+        ({**EVA_CLIP, "num_classes": None, "positions": "none"}, "official", "none positions"),
+        (
+            {"num_classes": None, **PROJECTION, "embedding_norm": True, "patch_bias": False},
+            "openclip",
+            "a projection with a bias",
+        ),
         ({"stem": "hmlp"}, "timm", "stem other than a ResNet"),
         ({"positions": "peg"}, "timm", "peg positions"),
     ],

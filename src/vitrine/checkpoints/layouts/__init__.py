@@ -17,6 +17,7 @@ from vitrine.checkpoints.layouts import (
     deit3,
     dinov3,
     eva,
+    eva_official,
     huggingface,
     masks,
     native,
@@ -154,6 +155,8 @@ def _official(config: ModelConfig, generation: Generation) -> Layout:
         return T2TLayout()
     if isinstance(config, ViTConfig) and config.positions == "relative_bias":
         return beit.for_model(config, kind="official")
+    if isinstance(config, ViTConfig) and eva.is_eva(config) and config.rotary != "dinov3":
+        return eva_official.for_model(config)
     return BiTNpzLayout() if isinstance(config, BiTConfig) else official.of_generation(generation)
 
 
@@ -205,7 +208,8 @@ register_layout("SigLIP", recognise=siglip.recognise)
 register_layout(
     "torchvision", recognise=torchvision.recognise, for_model=lambda config, generation: TorchvisionLayout()
 )
-register_layout("EVA", recognise=eva.recognise)
+register_layout("EVA", recognise=eva_official.recognise)
+register_layout("timm Eva", recognise=eva.recognise)
 register_layout(
     "naflex", recognise=timm_naflex.recognise, for_model=lambda config, generation: TimmNaFlexLayout()
 )

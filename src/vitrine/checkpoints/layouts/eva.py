@@ -1,4 +1,4 @@
-"""timm's Eva: EVA (arXiv:2211.07636), EVA-02 (arXiv:2303.11331), and DINOv3 as timm has it.
+"""timm's Eva: EVA (arXiv:2211.07636), EVA-02 (arXiv:2303.11331), EVA-CLIP's image towers, and DINOv3 as timm has it.
 
 The file does not record rotary positions: every published model with SwiGLU or without a position table has them, and
 EVA, with a dense MLP and a table, has none.
@@ -21,20 +21,25 @@ from vitrine.checkpoints.layouts.layout import (
 from vitrine.checkpoints.layouts.named import NamedLayout, Names, read_blocks
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
+from vitrine.errors import CheckpointError
 from vitrine.models import ModelConfig, ViTConfig
 from vitrine.models.rotary import BASES
 
 EVA = Names(
     patch="patch_embed.proj", class_token="cls_token", registers="reg_token", table="pos_embed", block="blocks.{}.",
-    norm_1="norm1", qkv=("attn.qkv",), qkv_biases=("attn.q_bias", "attn.v_bias"), out="attn.proj", norm_2="norm2",
-    dense=("mlp.fc1", "mlp.fc2"), gated=("mlp.fc1", "mlp.fc2"), mlp_norm="mlp.norm", gains=("gamma_1", "gamma_2"),
-    norm="norm", head="head",
+    norm_1="norm1", qkv=("attn.qkv",), qkv_biases=("attn.q_bias", "attn.v_bias"), attention_norm="attn.norm",
+    out="attn.proj", norm_2="norm2", dense=("mlp.fc1", "mlp.fc2"), gated=("mlp.fc1", "mlp.fc2"), mlp_norm="mlp.norm",
+    gains=("gamma_1", "gamma_2"), norm="norm", head="head", projection="head.weight", projection_bias="head.bias",
 )  # fmt: skip
 APART = ("attn.q_proj", "attn.k_proj", "attn.v_proj")
 GATES_APART = ("mlp.fc1_g", "mlp.fc1_x", "mlp.fc2")
 PRETRAINING_GRID = (16, 16)
 """The same in every published EVA-02, whatever its image size."""
 DINOV3_EPS = 1e-5
+POST_NORM_WIDTH = 1792
+"""The width of EVA-02 E and EVA02-CLIP-E/14, the only published models with norms after attention and MLP."""
+PROJECTIONS = {768: 512, 1024: 768, 1408: 1024}
+"""Outputs of the projections of EVA-CLIP's published towers, by width."""
 
 
 class EvaLayout(NamedLayout):
@@ -49,6 +54,7 @@ class EvaLayout(NamedLayout):
         arguments = hints.settings.get("model_args") or {}
         kernel = shape_of(index, "patch_embed.proj.weight", hints=hints, axes=4)
         blocks = read_blocks(self.names, index, hints)
+        refuse_post_norm(hints, width=kernel[0], is_dense=blocks["mlp"] == "dense")
         has_table, registers, head = "pos_embed" in index, index.get("reg_token"), index.get("head.weight")
         said = arguments.get("global_pool") or hints.settings.get("global_pool")
         pooling = "average" if "fc_norm.weight" in index or said == "avg" else "class_token"
@@ -62,7 +68,9 @@ class EvaLayout(NamedLayout):
                 "rotary": "eva",
                 "rotary_grid": as_grid(arguments.get("ref_feat_shape", PRETRAINING_GRID)),
             }
-        return vit_config(
+        outputs = head.shape[0] if head else None
+        is_tower = is_projection(outputs, hints, width=kernel[0], has_norm=blocks["attention_norm"])
+        described = vit_config(
             index,
             hints,
             patch_kernel=kernel,
@@ -74,13 +82,20 @@ class EvaLayout(NamedLayout):
             norm_after_pooling="fc_norm.weight" in index,
             positions="learned_1d" if has_table else "none",
             num_registers=registers.shape[1] if registers else 0,
-            num_classes=head.shape[0] if head else None,
+            num_classes=None if is_tower else outputs,
+            representation_width=outputs if is_tower else None,
+            representation_layer="projection" if is_tower else "tanh",
+            projection_bias=is_tower,
             norm_eps=1e-6 if has_table else DINOV3_EPS,
             gelu="erf",
             position_resampling="bicubic_antialias",
             **blocks,
             **rotary,
         )
+        if not is_tower:
+            return described
+        note = f"head with {outputs} outputs read as EVA-CLIP's projection to the space shared with texts"
+        return Configured(described.config, (*described.notes, note))
 
     def refusal(self, config: ModelConfig) -> str | None:
         """Return why timm's Eva cannot hold a model."""
@@ -88,13 +103,19 @@ class EvaLayout(NamedLayout):
             config, where="timm's Eva", instead="the layout vitrine holds every model",
             poolings=("class_token", "average"), positions=("none", "learned_1d"), rotary=("none", "dinov3", "eva"),
             idle_class_token=True, norm_after_pooling=True, registers=True, layer_scale=True, swiglu=True,
-            mlp_norm=True, no_qkv_bias=True, no_key_bias=True, only_erf=True,
+            mlp_norm=True, attention_norm=True, projection=True, projection_bias=True, no_qkv_bias=True,
+            no_key_bias=True, only_erf=True,
         )  # fmt: skip
         if reason is not None:
             return reason
         assert isinstance(config, ViTConfig)
         if config.qkv_bias and config.key_bias:
             return "timm's Eva cannot hold a bias of the keys; the layout vitrine can"
+        if config.representation_width and (config.num_classes or not config.projection_bias):
+            return (
+                "timm's Eva has one layer after pooling, with a bias; the layout vitrine can hold a projection "
+                "without one or with a head behind it"
+            )
         if config.rotary == "none" and config.mlp == "swiglu":
             return (
                 "timm's Eva has rotary positions where it has SwiGLU; the layout vitrine can hold it without"
@@ -115,6 +136,8 @@ class EvaLayout(NamedLayout):
         if config.channels != len(CLIP_MEAN):
             mean, std = grey, grey  # type: ignore[assignment]
         is_usual = config.rotary != "dinov3" and max(config.image_size) <= 224
+        is_tower = config.attention_norm or config.representation_width is not None
+        is_usual = is_usual and not is_tower  # EVA-CLIP's towers see the whole shorter side
         return Preprocess(
             size=config.image_size, rule="shorter", crop_fraction=0.9 if is_usual else 1.0,
             interpolation="bicubic", mean=mean, std=std,
@@ -147,10 +170,32 @@ def eva(*, is_apart: bool, gates_apart: bool, norm_after: bool) -> EvaLayout:
     names = dataclasses.replace(
         EVA,
         qkv=APART if is_apart else EVA.qkv,
+        qkv_biases=None if is_apart else EVA.qkv_biases,
         gated=GATES_APART if gates_apart else EVA.gated,
         norm="fc_norm" if norm_after else "norm",
     )
     return EvaLayout(names=names, label="timm Eva")
+
+
+def refuse_post_norm(hints: Hints, *, width: int, is_dense: bool) -> None:
+    """Refuse EVA-02 E: its tensors have the names of EVA's, but its blocks compute something else."""
+    arguments = hints.settings.get("model_args") or {}
+    if arguments.get("use_post_norm") or (is_dense and width == POST_NORM_WIDTH):
+        raise CheckpointError(
+            f"{hints.path} is an EVA-02 E, which normalises after attention and MLP instead of before; Vitrine has "
+            "no such blocks; use EVA02-CLIP-L/14 or a smaller one"
+        )
+
+
+def is_projection(outputs: int | None, hints: Hints, *, width: int, has_norm: bool) -> bool:
+    """Return whether a head is EVA-CLIP's projection: without class names, and as wide as the published one."""
+    said = hints.settings
+    if outputs is None or said.get("label_names"):
+        return False
+    if "model_cfg" in said:  # OpenCLIP's
+        return bool(outputs == said["model_cfg"].get("embed_dim"))
+    is_tower = has_norm or "_clip_" in str(said.get("architecture"))
+    return is_tower and outputs == PROJECTIONS.get(width)
 
 
 def is_eva(config: ViTConfig) -> bool:
@@ -187,6 +232,8 @@ def timm_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         "global_pool": "avg" if config.pooling == "average" else "token",
         "use_fc_norm": config.norm_after_pooling,
     }
+    if config.attention_norm:
+        arguments["scale_attn_inner"] = True
     if config.rotary == "dinov3":
         name = (
             "vit_small_plus_patch16_dinov3_qkvb"
@@ -200,4 +247,12 @@ def timm_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     if config.rotary == "none":
         return "eva_giant_patch14_224", arguments
     arguments["ref_feat_shape"] = list(config.rotary_grid) if config.rotary_grid else None
-    return "eva02_base_patch14_224" if config.mlp_norm else "eva02_tiny_patch14_224", arguments
+    if config.mlp_norm:
+        return "eva02_base_patch16_clip_224" if config.attention_norm else "eva02_base_patch14_224", arguments
+    return "eva02_tiny_patch14_224", arguments
+
+
+def timm_outputs(config: ModelConfig) -> int:
+    """Return the outputs of the layer that timm calls the head: classes, or EVA-CLIP's projection."""
+    has_projection = isinstance(config, ViTConfig) and config.projection_bias
+    return config.num_classes or (config.representation_width if has_projection else None) or 0

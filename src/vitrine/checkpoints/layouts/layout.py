@@ -247,6 +247,8 @@ def refuse_odd_vit(
         f"rotary positions of {config.rotary}": config.rotary != "none" and config.rotary not in rotary,
         "no rotary positions": config.rotary == "none" and config.rotary not in rotary,
         "SwiGLU": config.mlp == "swiglu" and not allowed.get("swiglu"),
+        "a norm of the mixed values of all heads": config.attention_norm
+        and not allowed.get("attention_norm"),
         "a norm inside the MLP": config.mlp_norm and not allowed.get("mlp_norm"),
         "keys without a bias beside queries and values with one": config.qkv_bias
         and not config.key_bias
@@ -256,6 +258,9 @@ def refuse_odd_vit(
         "a projection to a space shared with text": config.representation_width is not None
         and config.representation_layer == "projection"
         and not allowed.get("projection"),
+        "a projection with a bias": config.representation_width is not None
+        and config.projection_bias
+        and not allowed.get("projection_bias"),
         "a representation of unit length": config.unit_length,
         "registers": config.num_registers > 0 and not allowed.get("registers"),
         "a distillation token": config.has_distillation_token and not allowed.get("distillation"),

@@ -36,9 +36,11 @@ class Names:
     qkv: tuple[str, ...]
     """One fused layer, or those of queries, keys and values."""
     qkv_biases: tuple[str, str] | None = None
-    """Names of the biases of queries and values, where they stand beside a fused layer."""
+    """Names of the biases of queries and values, where they are no part of a layer."""
     keeps_masked_bias: bool = False
     """Whether a fused bias has a place for the keys although it counts as zero."""
+    attention_norm: str = ""
+    """A norm of the mixed values of all heads, before `out`."""
     out: str
     norm_2: str
     dense: tuple[str, str]
@@ -55,6 +57,7 @@ class Names:
     pooling: Mapping[str, str] = field(default_factory=dict)
     """Parts of attention pooling by our names; `to_qkv` is fused."""
     projection: str = ""
+    projection_bias: str = ""
     is_projection_transposed: bool = False
     head: str = ""
     has_flat_patches: bool = False
@@ -84,6 +87,8 @@ def vit_rules(names: Names, config: ViTConfig) -> list[Rule]:
     if config.representation_width:
         view = TRANSPOSED if names.is_projection_transposed else SAME
         declared.append(rule(names.projection, "representation.weight", view))
+        if config.projection_bias:
+            declared.append(rule(names.projection_bias, "representation.bias"))
     if config.num_classes:
         declared += layer(names.head, "head")
     return declared
@@ -93,6 +98,8 @@ def block_rules(names: Names, config: ViTConfig, *, theirs: str, ours: str) -> l
     """Declare one encoder layer."""
     declared = [*layer(theirs + names.norm_1, f"{ours}.norm_1")]
     declared += qkv_rules(names, config, theirs=theirs, ours=f"{ours}.attention.to_qkv")
+    if config.attention_norm:
+        declared += layer(theirs + names.attention_norm, f"{ours}.attention.norm")
     declared += layer(theirs + names.out, f"{ours}.attention.to_out")
     declared += layer(theirs + names.norm_2, f"{ours}.norm_2")
     layers = names.gated if config.mlp == "swiglu" else names.dense
@@ -114,18 +121,20 @@ def block_rules(names: Names, config: ViTConfig, *, theirs: str, ours: str) -> l
 
 def qkv_rules(names: Names, config: ViTConfig, *, theirs: str, ours: str) -> list[Rule]:
     """Declare queries, keys and values; a bias of the keys only where they have one."""
+    apart = list(zip((0, 2), names.qkv_biases or (), strict=False))
     if len(names.qkv) == 3:
         declared = [
             rule(f"{theirs}{name}.weight", f"{ours}.weight", part(i, of=3))
             for i, name in enumerate(names.qkv)
         ]
-        biased = [(i, f"{name}.bias") for i, name in enumerate(names.qkv) if i != 1 or config.key_bias]
+        inside = [(i, f"{name}.bias") for i, name in enumerate(names.qkv) if i != 1 or config.key_bias]
+        biased = apart or inside
     else:
         fused = names.qkv[0] if "*" in names.qkv[0] else f"{names.qkv[0]}.*"
         declared = [rule(theirs + fused.replace("*", "weight"), f"{ours}.weight")]
         if config.qkv_bias and (config.key_bias or names.keeps_masked_bias):
             return [*declared, rule(theirs + fused.replace("*", "bias"), f"{ours}.bias")]
-        biased = list(zip((0, 2), names.qkv_biases or (), strict=False))
+        biased = apart
     if config.qkv_bias:
         declared += [rule(theirs + name, f"{ours}.bias", part(i, of=3)) for i, name in biased]
     return declared
@@ -166,6 +175,7 @@ def read_blocks(names: Names, index: Index, hints: Hints) -> dict[str, Any]:
         "mlp_width": shape_of(index, f"{first}{contract}.weight", hints=hints, axes=2)[1],
         "mlp": "swiglu" if is_gated else "dense",
         "mlp_norm": bool(names.mlp_norm) and f"{first}{names.mlp_norm}.weight" in index,
+        "attention_norm": bool(names.attention_norm) and f"{first}{names.attention_norm}.weight" in index,
         "qkv_bias": has_bias,
         "key_bias": not has_bias or (keys in index and not names.keeps_masked_bias),
         "layer_scale": 1e-5 if names.gains and first + names.gains[0] in index else None,

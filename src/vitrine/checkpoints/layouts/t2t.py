@@ -104,6 +104,7 @@ class T2TLayout:
             "a distillation token": config.has_distillation_token,
             "LayerScale": config.layer_scale is not None,
             "norms of queries and keys": config.qk_norm,
+            "a norm of the mixed values of all heads": config.attention_norm,
             "a representation layer before the head": config.representation_width is not None,
             "the tanh form of GELU": config.gelu == "tanh",
         }
