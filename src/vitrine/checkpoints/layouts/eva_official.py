@@ -60,7 +60,7 @@ class EvaOfficialLayout(NamedLayout):
         refuse_post_norm(hints, width=kernel[0], is_dense=blocks["mlp"] == "dense")
         head, cosines = index.get(names.projection), index.get(self.prefix + COSINES)
         heads = hints.num_heads
-        if heads is None and cosines is not None:
+        if heads is None and cosines is not None and cosines.shape[-1]:
             heads = kernel[0] // cosines.shape[-1]
         is_rotary = blocks["mlp"] == "swiglu"
         is_pretrained = head is None and not self.is_tower and not names.norm.endswith("fc_norm")
@@ -99,8 +99,8 @@ class EvaOfficialLayout(NamedLayout):
             config, where=self.name, instead="the layout vitrine holds every model",
             poolings=("class_token", "average"), positions=("learned_1d",), rotary=("none", "eva"),
             idle_class_token=True, norm_after_pooling=True, layer_scale=True, swiglu=True, mlp_norm=True,
-            attention_norm=True, projection=True, projection_bias=True, no_qkv_bias=True, no_key_bias=True,
-            only_erf=True, only_square=True,
+            attention_norm=True, projection=True, projection_bias=True, no_key_bias=True, only_erf=True,
+            only_square=True,
         )  # fmt: skip
         if reason is not None:
             return reason
@@ -108,7 +108,7 @@ class EvaOfficialLayout(NamedLayout):
         is_rotary = config.rotary == "eva"
         has_projection = config.representation_width is not None
         wants = {
-            "a bias of the keys": config.qkv_bias and config.key_bias,
+            "a bias of the keys": config.key_bias,
             "average pooling": self.is_tower and config.pooling == "average",
             "a norm after pooling without average pooling, or the reverse": config.norm_after_pooling
             != (config.pooling == "average"),
@@ -161,17 +161,17 @@ def recognise(index: Index) -> EvaOfficialLayout | None:
     """Recognise the authors' names of EVA-02, and EVA-CLIP's image tower in a whole file or alone."""
     for prefix in (TOWER, ""):
         first = f"{prefix}blocks.0."
-        is_apart = f"{first}{APART[0]}.weight" in index
-        is_biased = f"{first}attn.q_bias" in index
         has_norm = f"{first}{NAMES.attention_norm}.weight" in index
-        # Towers on EVA have the names of a plain classifier: the scale of their logits shows what they are.
-        is_clip = has_norm or (prefix == TOWER and "logit_scale" in index and is_biased)
-        is_known = f"{prefix}patch_embed.proj.weight" in index and (is_apart or is_biased)
-        if is_known and (is_clip or f"{first}mlp.w3.weight" in index):
+        if prefix == TOWER:  # always the class token's; a classifier under such a name averages the patches
+            is_known = f"{prefix}norm.weight" in index
+        else:
+            is_known = has_norm or f"{first}mlp.w3.weight" in index
+        # timm's layers that are apart have their biases inside.
+        if is_known and f"{prefix}patch_embed.proj.weight" in index and f"{first}attn.q_bias" in index:
             return official(
-                is_tower=is_clip or prefix == TOWER,
+                is_tower=has_norm or prefix == TOWER,
                 prefix=prefix,
-                is_apart=is_apart,
+                is_apart=f"{first}{APART[0]}.weight" in index,
                 gates_apart=f"{first}{GATES_APART[0]}.weight" in index,
                 norm_after=f"{prefix}fc_norm.weight" in index,
             )
