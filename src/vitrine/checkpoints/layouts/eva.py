@@ -5,6 +5,7 @@ EVA, with a dense MLP and a table, has none.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from vitrine.checkpoints.layouts.layout import (
@@ -60,14 +61,6 @@ class EvaLayout(NamedLayout):
         pooling = "average" if "fc_norm.weight" in index or said == "avg" else "class_token"
         if said is None and not has_table:
             pooling = "average"  # timm's default for DINOv3
-        rotary: dict[str, Any] = {"rotary": "dinov3", "rotary_rescale": arguments.get("rope_rescale_coords")}
-        if has_table and blocks["mlp"] == "dense":
-            rotary = {}
-        elif has_table:
-            rotary = {
-                "rotary": "eva",
-                "rotary_grid": as_grid(arguments.get("ref_feat_shape", PRETRAINING_GRID)),
-            }
         outputs = head.shape[0] if head else None
         is_tower = is_projection(outputs, hints, width=kernel[0], has_norm=blocks["attention_norm"])
         described = vit_config(
@@ -82,15 +75,12 @@ class EvaLayout(NamedLayout):
             norm_after_pooling="fc_norm.weight" in index,
             positions="learned_1d" if has_table else "none",
             num_registers=registers.shape[1] if registers else 0,
-            num_classes=None if is_tower else outputs,
-            representation_width=outputs if is_tower else None,
-            representation_layer="projection" if is_tower else "tanh",
-            projection_bias=is_tower,
             norm_eps=1e-6 if has_table else DINOV3_EPS,
             gelu="erf",
             position_resampling="bicubic_antialias",
+            **last_layer(outputs, is_projection=is_tower),
             **blocks,
-            **rotary,
+            **rotary_options(arguments, has_table=has_table, mlp=blocks["mlp"]),
         )
         if not is_tower:
             return described
@@ -185,6 +175,27 @@ def refuse_post_norm(hints: Hints, *, width: int, is_dense: bool) -> None:
             f"{hints.path} is an EVA-02 E, which normalises after attention and MLP instead of before; Vitrine has "
             "no such blocks; use EVA02-CLIP-L/14 or a smaller one"
         )
+
+
+def rotary_options(arguments: Mapping[str, Any], *, has_table: bool, mlp: str) -> dict[str, Any]:
+    """Return the options of rotary positions: DINOv3's without a table, EVA-02's with one and SwiGLU."""
+    if not has_table:
+        return {"rotary": "dinov3", "rotary_rescale": arguments.get("rope_rescale_coords")}
+    if mlp == "dense":
+        return {}
+    return {"rotary": "eva", "rotary_grid": as_grid(arguments.get("ref_feat_shape", PRETRAINING_GRID))}
+
+
+def last_layer(outputs: int | None, *, is_projection: bool) -> dict[str, Any]:
+    """Return the options of the layer after pooling: a head of classes, EVA-CLIP's projection, or none."""
+    if outputs is None or not is_projection:
+        return {"num_classes": outputs}
+    return {
+        "num_classes": None,
+        "representation_width": outputs,
+        "representation_layer": "projection",
+        "projection_bias": True,
+    }
 
 
 def is_projection(outputs: int | None, hints: Hints, *, width: int, has_norm: bool) -> bool:

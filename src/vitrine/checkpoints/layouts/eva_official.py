@@ -12,7 +12,13 @@ from typing import Any
 from torch import Tensor
 
 from vitrine.checkpoints.layouts.clip import OF_TEXT
-from vitrine.checkpoints.layouts.eva import APART, PRETRAINING_GRID, refuse_post_norm
+from vitrine.checkpoints.layouts.eva import (
+    APART,
+    PRETRAINING_GRID,
+    last_layer,
+    refuse_post_norm,
+    rotary_options,
+)
 from vitrine.checkpoints.layouts.layout import (
     CLIP_MEAN,
     CLIP_STD,
@@ -62,10 +68,8 @@ class EvaOfficialLayout(NamedLayout):
         heads = hints.num_heads
         if heads is None and cosines is not None and cosines.shape[-1]:
             heads = kernel[0] // cosines.shape[-1]
-        is_rotary = blocks["mlp"] == "swiglu"
         is_pretrained = head is None and not self.is_tower and not names.norm.endswith("fc_norm")
         averages = is_pretrained or names.norm.endswith("fc_norm")
-        outputs = head.shape[0] if head else None
         described = vit_config(
             index,
             hints,
@@ -76,15 +80,11 @@ class EvaOfficialLayout(NamedLayout):
             pooling="average" if averages else "class_token",
             has_class_token=True,
             norm_after_pooling=averages,
-            num_classes=None if self.is_tower else outputs,
-            representation_width=outputs if self.is_tower else None,
-            representation_layer="projection" if self.is_tower and outputs else "tanh",
-            projection_bias=self.is_tower and outputs is not None,
             gelu="erf",
             position_resampling="bicubic_antialias",
-            rotary="eva" if is_rotary else "none",
-            rotary_grid=PRETRAINING_GRID if is_rotary else None,
+            **last_layer(head.shape[0] if head else None, is_projection=self.is_tower),
             **blocks,
+            **rotary_options({}, has_table=True, mlp=blocks["mlp"]),
         )
         if not is_pretrained:
             return described
