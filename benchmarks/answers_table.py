@@ -69,11 +69,9 @@ ARMS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "low-rate": (("training.lr=1e-4",), {}),
     "high-rate": (("training.lr=1e-3",), {}),
     "more-decay": (("training.layer_decay=0.65",), {}),
-    # From a head that is less sure than the solved one, and from a head of zeros with today's averages.
-    "soft": ((), {"HEAD_SCALE": 0.3}),
-    "softer": ((), {"HEAD_SCALE": 0.1}),
-    "softer-folds": (("few_images=100000",), {"HEAD_SCALE": 0.1}),
-    "softer-low-rate": (("training.lr=1e-4",), {"HEAD_SCALE": 0.1}),
+    # From a head that is surer than the default start, and from a head of zeros with today's averages.
+    "solved": ((), {"START_SCALE": 1.0}),
+    "soft": ((), {"START_SCALE": 0.3}),
     "averaged": (("solves_head=false", "mixes_start=false", "few_images=0"), {}),
 }
 LEFT_OUT = 9  # classes
@@ -83,8 +81,8 @@ NOT_FOLLOWED = ("closed", "before", "averaged", "left-out", "left-out-closed")  
 BINS = 15
 MAIN = ("features", "before", "new", "closed")
 # Arms that are tried on Pets alone, and on all sets but Pets.
-ONLY_SMALL = ("left-out", "left-out-closed", "one-split", "five-folds", "softer-low-rate")
-ONLY_LARGE = ("folds", "low-rate", "high-rate", "soft", "softer", "softer-folds", "averaged")
+ONLY_SMALL = ("left-out", "left-out-closed", "one-split", "five-folds")
+ONLY_LARGE = ("folds", "low-rate", "high-rate", "solved", "soft", "averaged")
 
 
 # --- photos ---------------------------------------------------------------------------------------------------------
@@ -256,8 +254,8 @@ def run_arm(job: Mapping[str, Any], options: argparse.Namespace) -> dict[str, An
     if arm == "features":
         return embedded(job, options)
     settings, constants = ARMS[arm]
-    for constant, value in {"FOLDS": 3, "SHARE_OF_PASSES": 0.5, "HEAD_SCALE": 1.0, **constants}.items():
-        setattr(solved_head if constant == "HEAD_SCALE" else fold_training, constant, value)
+    for constant, value in {"FOLDS": 3, "SHARE_OF_PASSES": 0.5, "START_SCALE": 0.1, **constants}.items():
+        setattr(solved_head if constant == "START_SCALE" else fold_training, constant, value)
     left_out = min(LEFT_OUT, len(opened_set(folder, name)[0]["classes"]) // 2) if "left-out" in arm else 0
     run = folder / "runs" / "-".join(map(str, job.values()))
     began = time.monotonic()
@@ -401,7 +399,7 @@ def along_the_line(
     run: Path, measured: Callable[[Source], tuple[Tensor, Tensor]], test: Packed, model: torch.nn.Module
 ) -> dict[str, float]:
     """Return the test accuracy of weights between the closed form and the mean of the last ones, and of these."""
-    first, kept = saved_weights(run / "closed_form"), dict(model.state_dict())
+    first, kept = solved_head.softened(saved_weights(run / "closed_form")), dict(model.state_dict())
     folds = [RunFolder(path) for path in sorted((run / "folds").glob("fold-*"))] or [RunFolder(run)]
     states = [newest_state(fold.last_checkpoint) for fold in folds]
     lasts = [weights_of(state) for state in states if state is not None]

@@ -15,6 +15,7 @@ from vitrine.models import create_model
 from vitrine.runs import fold_training, run_end, train_run
 from vitrine.runs.mixing import between, saved_weights
 from vitrine.runs.run_trust import store_trust
+from vitrine.runs.solved_head import START_SCALE, softened
 from vitrine.training.loop import Run
 from vitrine.training.saving import weights_of
 
@@ -91,7 +92,29 @@ def test_without_a_gain_in_the_first_fold_the_others_are_not_trained(desk, tmp_p
     # What is saved is the closed form of all images, calibrated anew: the same answers.
     pictures = [striped(5000 + number, CLASSES[number % 3]) for number in range(6)]
     ours, start = (vitrine.Predictor.open(path).logits(pictures).rows for path in (run, run / "closed_form"))
-    assert torch.equal(ours.argmax(1), start.argmax(1))
+    assert torch.allclose(ours.softmax(1), start.softmax(1), atol=0.02)
+
+
+def test_training_starts_from_smaller_logits_and_the_closed_form_on_disk_keeps_its_own(
+    desk, tmp_path, monkeypatch
+):
+    take, heads = Run.take_step, []
+
+    def noted(self, *args, **kwargs):
+        heads.append(self.model.head.weight.detach().clone())
+        return take(self, *args, **kwargs)
+
+    monkeypatch.setattr(Run, "take_step", noted)
+    run = tmp_path / "run"
+    vitrine.finetune(
+        desk / "photos", model=desk / "model", out=run, steps=2, batch_size=8, hold_out=0.4, **OPTIONS
+    )
+    solved = saved_weights(run / "closed_form")["head.weight"]
+    assert torch.equal(heads[0], START_SCALE * solved)
+    fast = vitrine.finetune(
+        desk / "photos", model=desk / "model", out=tmp_path / "fast", fast=True, hold_out=0.4, **OPTIONS
+    )
+    assert torch.allclose(saved_weights(fast.model)["head.weight"], solved, rtol=1e-5)
 
 
 def test_a_killed_cross_validation_resumes_to_the_same_weights(desk, tmp_path, monkeypatch):
@@ -126,7 +149,7 @@ def test_the_saved_weights_lie_on_the_line_from_the_closed_form(desk, tmp_path):
     )  # fmt: skip
     [saved] = [one for one in result.contenders if one.is_saved]
     assert saved.accuracy == result.accuracy
-    first = saved_weights(run / "closed_form")
+    first = softened(saved_weights(run / "closed_form"))
     best = run / "checkpoints" / ("last" if result.best_step == 0 else "best")
     last = weights_of(best.with_suffix(".safetensors"))
     kept, share = saved_weights(run / "model"), share_of(saved.name)

@@ -27,6 +27,7 @@ from vitrine.runs.mixing import with_weights
 from vitrine.runs.records import Contender, StartingModel
 from vitrine.runs.run_data import RunData
 from vitrine.runs.run_outcome import FINE_TUNED, between_name
+from vitrine.runs.solved_head import softened
 
 LAST_SHARE = 1.0
 
@@ -112,11 +113,11 @@ def pooled(folds: Sequence[Fold], parts: Sequence[Tensor]) -> Tensor:
 
 
 def moved(first: dict[str, Tensor], results: Sequence[FoldResult], share: float) -> dict[str, Tensor]:
-    """Move the weights by a share of the mean change of the folds."""
+    """Move the weights by a share of the mean change of the folds; share 0 is the closed form as it was solved."""
     if share == 0:
         return first
     weights = {}
-    for name, value in first.items():
+    for name, value in softened(first).items():
         changes = [result.last[name] - result.first[name] for result in results]
         weights[name] = (
             value + share * torch.stack(changes).mean(dim=0) if value.is_floating_point() else value

@@ -27,7 +27,7 @@ from vitrine.runs.run_data import RunData
 from vitrine.runs.run_end import without_prefix
 from vitrine.runs.run_split import split_groups
 from vitrine.runs.run_trust import first_labels
-from vitrine.runs.solved_head import features_of, name_of, put_head, solve
+from vitrine.runs.solved_head import features_of, name_of, put_head, softened, solve
 from vitrine.runs.train_run import train_run
 from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.runtime.progress import notice, quiet
@@ -103,7 +103,7 @@ def trained_fold(
     """Train without one fold, or resume there, and score the fold at every share of the trained weights."""
     own = output.folder.fold(number)
     train, val = (Subset(data.train, indices) for indices in fold)
-    first = {name: value.detach().cpu().clone() for name, value in start.model.state_dict().items()}
+    first = softened({name: value.detach().cpu().clone() for name, value in start.model.state_dict().items()})
     fold_recipe = recipe_of_fold(recipe, num_images=len(train))
     if not on_first_process(lambda: own.has_model, processes):
         state = on_first_process(lambda: newest_state(own.last_checkpoint), processes)

@@ -32,6 +32,7 @@ from vitrine.runs.records import Execution, StartingModel
 from vitrine.runs.run_data import RunData
 from vitrine.runs.run_report import RunReport, write_report
 from vitrine.runs.run_trust import LeftOut, store_trust
+from vitrine.runs.solved_head import softened
 from vitrine.runs.validation import SplitValidation
 from vitrine.runtime.processes import Processes, on_first_process
 from vitrine.runtime.progress import notice
@@ -121,7 +122,7 @@ def chosen_place(
     last = without_prefix(weights_of(state), prefix)
     known = {0.0 if is_start else 1.0: outputs}
     return best_place(
-        saved_weights(folder.closed_form), last, known, config=start.model.config, source=validation.source,
+        softened(saved_weights(folder.closed_form)), last, known, config=start.model.config, source=validation.source,
         preprocess=start.preprocess, workers=execution.workers, processes=processes,
     )  # fmt: skip
 

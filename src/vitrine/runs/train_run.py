@@ -21,6 +21,7 @@ from vitrine.runs.run_end import Finished, finish_model, measure_trust, report_r
 from vitrine.runs.run_outcome import result_of
 from vitrine.runs.run_report import RunReport
 from vitrine.runs.run_start import check_data, exclusive, write_records
+from vitrine.runs.solved_head import softened
 from vitrine.runs.task import build_task, context_of, make_loader
 from vitrine.runs.validation import SplitValidation
 from vitrine.runtime.devices import seeded
@@ -92,6 +93,8 @@ def train_run(
             ),
             processes,
         )  # fmt: skip
+        if start.closed_form is not None and resume_from is None:
+            start.model.load_state_dict(softened(start.model.state_dict()))
         outcome = train_and_log(
             module, task, planned, execution=execution, output=output, processes=processes,
             resume_from=resume_from,
