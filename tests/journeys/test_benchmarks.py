@@ -71,6 +71,7 @@ TOY_RUNS = [
     ("short_run.py", "{folders} --model {model} --steps 2 --batch-size 2 --workers 0"),
     ("small_sets.py", "{folders} --classes 2 --shots 3 --steps 0,2 --draws 1 --test 2 --model {model} --device cpu "
      "--workers 0 --out {out}/small.jsonl"),
+    ("temperatures.py", "{features} --shots 2 --held-out 6 --draws 1 --trials 1"),
     ("trust.py", "coverage {features} --draws 2"),
     ("trust.py", "labels {features} --draws 2"),
     ("trust.py", "suggest {features} --count 4 --rounds 1 --draws 2"),

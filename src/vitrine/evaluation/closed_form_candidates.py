@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitrine.evaluation.linear_fits import Line, discriminant_lines, logistic_line, ridge_lines
-from vitrine.evaluation.temperature import fit_temperature, log_losses, smoothed
+from vitrine.evaluation.temperature import fit_temperature, log_losses
 
 Method = Literal["ridge", "discriminant", "logistic"]
 TRAINED: Method = "logistic"
@@ -146,8 +146,7 @@ class Examples:
                 / self.num_classes
             )
         temperature = fit_temperature(candidate.left_out, self.targets, weights=weights)
-        soft = smoothed(self.targets, num_classes=self.num_classes, num_images=float(weights.sum()))
-        losses = log_losses(candidate.left_out / temperature, soft, is_multi_label=self.is_multi_label)
+        losses = log_losses(candidate.left_out / temperature, self.targets, num_images=float(weights.sum()))
         return float(weights @ losses / weights.sum())
 
 

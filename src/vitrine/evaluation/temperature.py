@@ -9,6 +9,7 @@ Shapes: N images, K classes.
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,25 +17,36 @@ from torch.nn import functional as F
 from vitrine.models import Model
 
 LOWEST, HIGHEST = 1e-3, 1e3
-# Halvings of the interval's golden section: log(1e6) x 0.618^40 is below 1e-7.
-SECTIONS = 40
+# The loss is first read at these many temperatures, because a sum of both losses may have more than one minimum.
+PLACES = 25
+# Halvings of the golden section between two of them: a factor of 3 x 0.618^25 is below 2e-5.
+SECTIONS = 25
 GOLDEN = (math.sqrt(5) - 1) / 2
+# Confidences are told from 1 up to here.
+SURE = 1e-16
 
 
 def fit_temperature(logits: Tensor, targets: Tensor, *, weights: Tensor | None = None) -> float:
-    """Return the temperature with the least log loss on logits (N, K) and labels (N,), or flags (N, K).
+    """Return the best temperature of logits (N, K) for labels (N,), or flags (N, K).
 
-    Targets are smoothed as Platt's, (N + 1) / (N + 2): twenty correct answers do not prove that all will be correct.
+    Labels: the least sum of two log losses, that of all classes and that of the answer being right. The first alone
+    is too doubtful, because a few answers that are far off outweigh the others; the second alone is less certain with
+    few images (benchmarks/temperatures.py).
     """
     logits = logits.double()
     w = logits.new_ones(len(logits)) if weights is None else weights.double()
-    soft = smoothed(targets, num_classes=logits.shape[1], num_images=float(w.sum()))
+    num_images = float(w.sum())
 
     def loss_at(log_temperature: float) -> float:
         scaled = logits / math.exp(log_temperature)
-        return float(w @ log_losses(scaled, soft, is_multi_label=targets.ndim == 2))
+        losses = log_losses(scaled, targets, num_images=num_images)
+        if targets.ndim == 1:
+            losses = losses + answer_losses(scaled, targets, num_images=num_images)
+        return float(w @ losses)
 
-    low, high = math.log(LOWEST), math.log(HIGHEST)  # the loss is convex in 1 / temperature
+    places = np.linspace(math.log(LOWEST), math.log(HIGHEST), PLACES)
+    best = int(np.argmin([loss_at(place) for place in places]))
+    low, high = float(places[max(best - 1, 0)]), float(places[min(best + 1, PLACES - 1)])
     inner = [high - GOLDEN * (high - low), low + GOLDEN * (high - low)]
     values = [loss_at(place) for place in inner]
     for _ in range(SECTIONS):
@@ -52,23 +64,34 @@ def fit_temperature(logits: Tensor, targets: Tensor, *, weights: Tensor | None =
 def calibrated_loss(logits: Tensor, targets: Tensor) -> float:
     """Return the mean log loss of logits (N, K) at their best temperature."""
     temperature = fit_temperature(logits, targets)
-    soft = smoothed(targets, num_classes=logits.shape[1], num_images=len(logits))
-    return float(log_losses(logits.double() / temperature, soft, is_multi_label=targets.ndim == 2).mean())
+    return float(log_losses(logits.double() / temperature, targets, num_images=len(logits)).mean())
 
 
-def smoothed(targets: Tensor, *, num_classes: int, num_images: float) -> Tensor:
-    """Turn labels (N,) or flags (N, K) into probabilities (N, K) that are never quite 0 or 1."""
-    epsilon = 1 / (num_images + 2)
+def log_losses(logits: Tensor, targets: Tensor, *, num_images: float) -> Tensor:
+    """Return the log loss of each image (N,) for labels (N,) or flags (N, K); summed over several labels.
+
+    Targets are smoothed as Platt's: twenty correct answers do not prove that all will be correct. The rest goes to
+    the most likely other class; spread over all of them, it would punish every low probability.
+    """
+    rest = 1 / (num_images + 2)
     if targets.ndim == 2:
-        return targets.double() * (1 - 2 * epsilon) + epsilon
-    return F.one_hot(targets.long(), num_classes).double() * (1 - epsilon) + epsilon / num_classes
+        soft = targets.double() * (1 - 2 * rest) + rest
+        return F.binary_cross_entropy_with_logits(logits, soft, reduction="none").sum(dim=1)
+    label = targets.long()[:, None]
+    scores = logits.log_softmax(dim=1)
+    others = scores.scatter(1, label, -math.inf).amax(dim=1)
+    if logits.shape[1] == 1:  # no other class
+        return -scores[:, 0]
+    return -(1 - rest) * scores.gather(1, label)[:, 0] - rest * others
 
 
-def log_losses(logits: Tensor, targets: Tensor, *, is_multi_label: bool) -> Tensor:
-    """Return the log loss of each image (N,) for probabilities (N, K) as targets; summed over several labels."""
-    if is_multi_label:
-        return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(dim=1)
-    return F.cross_entropy(logits, targets, reduction="none")
+def answer_losses(logits: Tensor, labels: Tensor, *, num_images: float) -> Tensor:
+    """Return the log loss of each image (N,) for one event: the most likely class is the label."""
+    rest = 1 / (num_images + 2)
+    confidence, answer = logits.log_softmax(dim=1).max(dim=1)
+    confidence = confidence.clamp(max=-SURE)
+    is_right = (answer == labels).double() * (1 - 2 * rest) + rest
+    return -is_right * confidence - (1 - is_right) * (-torch.expm1(confidence)).log()
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vitrine.evaluation.temperature import divide_head, fit_temperature
+from vitrine.evaluation.temperature import answer_losses, divide_head, fit_temperature, log_losses
 from vitrine.models import create_model
 
 
@@ -27,6 +27,43 @@ def test_twenty_correct_answers_do_not_claim_certainty():
     temperature = fit_temperature(logits, torch.arange(20) % 4)
     confidence = (logits / temperature).softmax(dim=1).max(dim=1).values
     assert confidence.min() > 0.9 and confidence.max() < 0.99
+
+
+def test_a_hundred_labels_of_many_classes_do_not_make_probabilities_doubtful():
+    gaps = []
+    for seed in range(12):
+        generator = torch.Generator().manual_seed(seed)
+        logits = torch.randn(100, 200, generator=generator, dtype=torch.float64) - 18
+        logits[:, :4] = 2 * torch.randn(100, 4, generator=generator, dtype=torch.float64)
+        logits = logits[:, torch.randperm(200, generator=generator)]
+        temperature = fit_temperature(logits, labels_drawn_from(logits, seed=seed))
+        honest, fitted = (rows.softmax(1).amax(1).mean() for rows in (logits, logits / temperature))
+        gaps.append(float(fitted - honest))
+    # Spread over all classes, the smoothing of the labels costs 6 points here.
+    assert abs(sum(gaps) / len(gaps)) < 0.02
+
+
+def test_the_temperature_has_the_least_loss_of_all_that_are_tried():
+    logits = 3 * torch.randn(60, 7, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    labels = labels_drawn_from(logits / 2)
+
+    def loss(temperature):
+        scaled = logits / temperature
+        return float(
+            (log_losses(scaled, labels, num_images=60) + answer_losses(scaled, labels, num_images=60)).sum()
+        )
+
+    best = fit_temperature(logits, labels)
+    assert all(loss(best) <= loss(best * factor) for factor in torch.linspace(-6, 6, 200).exp().tolist())
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_certain_answers_have_a_finite_temperature(is_right):
+    logits = 500 * torch.eye(3, dtype=torch.float64).repeat(10, 1)
+    labels = (torch.arange(30) + (not is_right)) % 3
+    temperature = fit_temperature(logits, labels)
+    confidence = float((logits / temperature).softmax(1).amax(1).mean())
+    assert 0.9 < confidence < 0.999 if is_right else confidence < 0.5
 
 
 def test_dividing_the_head_divides_the_logits():
