@@ -12,7 +12,7 @@ from PIL import Image
 import vitrine
 from tests.objectnet import NAMES, OBJECTS, folder_of, noise, overlap, write_mappings, write_pictures
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, TryVerb
 from vitrine.models import create_model
 
 from .commandline import assert_refused, inside
@@ -161,6 +161,16 @@ def test_outputs_without_names_and_by_order_are_in_standard_order(data, tmp_path
     assert first == second
     with pytest.raises(DataError, match="colour 0"):
         vitrine.evaluate(named, data, out=tmp_path / "c", device="cpu")
+
+
+def test_it_is_not_trained_on(data, tmp_path):
+    with pytest.raises(DataError) as refused:
+        vitrine.finetune(data, out=tmp_path / "run", device="cpu")
+    [advice] = refused.value.advice
+    assert isinstance(advice, TryVerb)
+    assert (advice.verb, advice.arguments) == ("evaluate", ("MODEL", str(data)))
+    done = inside("check", data, "--out", tmp_path / "check", cwd=tmp_path)
+    assert f"Next: vitrine evaluate MODEL {data}" in done.stdout
 
 
 def test_models_and_options_that_do_not_fit_are_refused_in_one_sentence(data, weights, tmp_path):
