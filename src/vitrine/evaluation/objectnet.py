@@ -6,10 +6,11 @@ accuracy asks whether any of them is among the five most likely of all 1,000 cla
 
 BiT names no code: it follows "the literature", ObjectNet's own paper and Borji's (arXiv:2004.02042). The code of
 ObjectNet's authors (abarbu/objectnet-template-pytorch, `objectnet_eval.py`) takes the five most likely of all classes
-and then translates them into objects, and so does this file. Others let the model choose among the 125 mapped classes
-alone: modestyachts/imagenet-testbed, and mlfoundations/model-soups, whose maximum over each object's classes gives the
-same answers. That is easier. Its top-1 accuracy is reported as `top1_among_mapped`, which is not comparable with the
-paper's.
+and then translates them into objects, and so does this file.
+
+Others let the model choose among the 125 mapped classes alone: modestyachts/imagenet-testbed, and
+mlfoundations/model-soups, whose maximum over each object's classes gives the same answers. That is easier. Its top-1
+accuracy is reported as `top1_among_mapped`, which is not comparable with the paper's.
 
 One difference remains. BiT resizes the shorter side to 512 px and crops the central 480 px (its appendix B); here
 pictures pass through the model's own preprocessing, after their red border is cropped.
