@@ -43,9 +43,10 @@ def evaluate(
     seed: Annotated[int, Doc("Seed of the bootstrap for the intervals")] = 0,
     strict: Annotated[bool, Doc("Exit with 1 if any file cannot be read")] = False,
     overwrite: Annotated[bool, Doc("Replace the results in the output folder")] = False,
-) -> "EvaluateResult | Any":  # also `MaskEvaluation`, `DetectionEvaluation`, `PartsEvaluation`
+) -> "EvaluateResult | Any":  # also `ObjectNetEvaluation`, `MaskEvaluation`, `DetectionEvaluation`, ...
     """Measure accuracy, calibration and confusion with 95 % intervals, and show the mistakes.
 
+    On ObjectNet (objectnet:/path/to/objectnet-1.0), an ImageNet model is scored as in the paper's appendix D.9.
     A model of masks gets mean IoU; a model of boxes, COCO's numbers. Also scores the predictions of other tools: COCO
     results against COCO annotations (detections.json annotations.json), or a folder of mask PNGs against another. The
     parts that `predict` wrote of labelled pictures (a folder, here or at an address) are scored in bounded memory.

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.answer_counts import AnswerFigures
+from vitrine.evaluation.calibration import softmax
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.number_line import NumberFigures
+from vitrine.evaluation.objectnet import TOP, ObjectNetFigures, any_among_top
 from vitrine.runtime.files import write_atomically, write_table
 from vitrine.spelling import printable
 
@@ -70,7 +72,35 @@ def write_numbers(
             writer.writerow([*start, f"{value:.6g}", *ends, ""])
 
 
-def write_metrics(file: Path, figures: SingleLabel | MultiLabel | NumberFigures, **facts: Any) -> None:
+def write_object_predictions(
+    file: Path,
+    source: Source,
+    *,
+    logits: NDArray[Any],
+    accepted: Sequence[Sequence[int]],
+    class_names: Sequence[str],
+    failures: Mapping[int, str],
+) -> None:
+    """Write one row per picture: the most likely class, whether it is one of the object's, or the error."""
+    probabilities = softmax(logits)
+    is_right, is_among = (any_among_top(logits, source.labels, accepted, k=k) for k in (1, TOP))
+    with write_table(file) as writer:
+        writer.writerow(["path", "object", "predicted", "confidence", "correct", f"in_top{TOP}", "error"])
+        for index in range(len(source)):
+            start = [printable(source.name(index)), printable(source.classes[int(source.labels[index])])]
+            if index in failures:
+                writer.writerow([*start, "", "", "", "", failures[index]])
+                continue
+            best = int(logits[index].argmax())
+            flags = [int(is_right[index]), int(is_among[index])]
+            writer.writerow(
+                [*start, printable(class_names[best]), f"{probabilities[index, best]:.6f}", *flags, ""]
+            )
+
+
+def write_metrics(
+    file: Path, figures: SingleLabel | MultiLabel | NumberFigures | ObjectNetFigures, **facts: Any
+) -> None:
     """Write every figure and the facts of the run as JSON; the confusion matrix has its own file."""
     values = dataclasses.asdict(figures)
     values.pop("confusion", None)

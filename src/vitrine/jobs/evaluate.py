@@ -4,39 +4,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vitrine.checkpoints import Loaded, load
+from vitrine.checkpoints import load
+from vitrine.data.sources.objectnet import ObjectNet
 from vitrine.data.sources.opening import read_as
-from vitrine.data.sources.source import Source
 from vitrine.evaluation.classification import MultiLabel, SingleLabel
 from vitrine.evaluation.evaluators import run_evaluators
 from vitrine.evaluation.metrics import Interval
 from vitrine.evaluation.number_line import NumberFigures
-from vitrine.evaluation.outputs import (
-    Outputs,
-    Precision,
-    Wish,
-    at_a_time_alone,
-    chosen_precision,
-    run_model,
-)
+from vitrine.evaluation.outputs import Wish
 from vitrine.evaluation.real import read_real
 from vitrine.evaluation.scoring import ClassMeasure, SplitScore, score_split, uncalibrated_error
-from vitrine.evaluation.streaming import chosen_workers
 from vitrine.evaluation.test_sets import in_model_numbers, with_numbers
-from vitrine.evaluation.test_views import TestViews, accuracy_of, beside_one_view, of_one_and_several
+from vitrine.evaluation.test_views import TestViews, accuracy_of
 from vitrine.jobs.evaluate_boxes import evaluate_box_model
 from vitrine.jobs.evaluate_detections import DetectionEvaluation, evaluate_detections
 from vitrine.jobs.evaluate_masks import MaskEvaluation, evaluate_mask_folders, evaluate_mask_model
+from vitrine.jobs.evaluate_objectnet import ObjectNetEvaluation, evaluate_objectnet
 from vitrine.jobs.evaluate_parts import PartsEvaluation, evaluate_parts, is_folder_of_parts
-from vitrine.jobs.evaluation_files import (
-    CONFUSION,
-    METRICS,
-    PAGE,
-    PREDICTIONS,
-    numbers_of,
-    unreadable_names,
-    write_score,
-)
+from vitrine.jobs.evaluation_files import numbers_of, unreadable_names, write_score
 from vitrine.jobs.evaluation_inputs import (
     chosen_views,
     is_file_of_boxes,
@@ -44,38 +29,14 @@ from vitrine.jobs.evaluation_inputs import (
     matched_with,
     require_no_views,
 )
+from vitrine.jobs.evaluation_outputs import outputs_on
 from vitrine.jobs.model_argument import model_and_data, predicted_task
 from vitrine.jobs.test_images import open_test_images, require_memory
-from vitrine.models.packed import packed_attention
 from vitrine.models.sizes import ImageSize
-from vitrine.runtime.output_folder import new_output_folder, removed_if_empty
-from vitrine.runtime.processes import joined_processes, on_first_process
-from vitrine.runtime.progress import present
 from vitrine.runtime.result import Result
 from vitrine.spelling import printable
 
 MOST_WORST = 5
-FILES = (PREDICTIONS, METRICS, CONFUSION, PAGE)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluatePlan:
-    """The plan of an evaluation."""
-
-    model: str
-    data: str
-    split: str
-    num_images: int
-    num_classes: int
-    max_patches: int | None
-    """The maximum number of patches per image, for models that keep the aspect ratio; None for others."""
-    packed_attention: str | None
-    """How attention inside images of any shape is computed; None for images of one size."""
-    size: tuple[int, int]
-    """Height and width in pixels."""
-    device: str
-    precision: Precision
-    folder: Path
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -137,19 +98,14 @@ def evaluate_model(
     seed: int,
     is_strict: bool,
     is_overwriting: bool,
-) -> EvaluateResult | MaskEvaluation | DetectionEvaluation | PartsEvaluation:
+) -> EvaluateResult | ObjectNetEvaluation | MaskEvaluation | DetectionEvaluation | PartsEvaluation:
     """Run the model on the test set, score it, and write predictions, metrics and the page.
 
     For predictions of another tool, only the score is computed.
     """
-    if is_file_of_boxes(model) and is_file_of_boxes(data):
-        return evaluate_detections(Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting)
-    if is_folder_of_masks(model) and is_folder_of_masks(data):
-        return evaluate_mask_folders(
-            Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting
-        )
-    if data is None and model is not None and is_folder_of_parts(model):
-        return evaluate_parts(model, out=out, is_overwriting=is_overwriting)
+    scored = evaluate_predictions(model, data, out=out, is_overwriting=is_overwriting)
+    if scored is not None:
+        return scored
     model, data = model_and_data("evaluate", model, data, device=device)
     task = predicted_task(model)
     if task != "classes":
@@ -161,6 +117,12 @@ def evaluate_model(
         )  # fmt: skip
     name, source = open_test_images(model, data, split)
     loaded = load(model, image_size=image_size)
+    if isinstance(source, ObjectNet):
+        return evaluate_objectnet(
+            loaded, source, model=model, data=data, split=name, real=real, views=views, out=out, by_order=by_order,
+            batch_size=batch_size, workers=workers, device=device, precision=precision, seed=seed,
+            is_strict=is_strict, is_overwriting=is_overwriting,
+        )  # fmt: skip
     is_numeric = loaded.record.number is not None
     matched = with_numbers(source) if is_numeric else matched_with(loaded, source, by_order=by_order)
     require_memory(matched, num_outputs=loaded.model.config.num_classes or 1, model=model, data=data)
@@ -190,62 +152,19 @@ def evaluate_model(
     )  # fmt: skip
 
 
-def outputs_on(
-    matched: Source,
-    loaded: Loaded,
-    *,
-    model: str,
-    data: str,
-    split: str,
-    out: Path | None,
-    views: TestViews | None,
-    batch_size: int | None,
-    workers: int | None,
-    device: str,
-    precision: Wish,
-    is_overwriting: bool,
-) -> tuple[Outputs, Outputs | None, Path, bool]:
-    """Run the model on all images, and on several views of each, if asked for.
-
-    Returns both outputs, the output folder, and whether this is the first process.
-    """
-    roots = [matched.root] if matched.root is not None else []
-    with joined_processes(device) as processes:
-        chosen = chosen_precision(precision, processes.device)
-        num_workers, kind = chosen_workers(workers, device=processes.device, num_pictures=len(matched))
-        # Before the work, so that an invalid name is refused at once and no process waits for another.
-        folder = on_first_process(
-            lambda: new_output_folder(
-                out, verb="evaluate", files=FILES, never_in=roots, is_overwriting=is_overwriting
-            ),
-            processes,
+def evaluate_predictions(
+    model: str | None, data: str | None, *, out: Path | None, is_overwriting: bool
+) -> MaskEvaluation | DetectionEvaluation | PartsEvaluation | None:
+    """Score predictions that were made before, by this or another tool; None if the words name a model."""
+    if is_file_of_boxes(model) and is_file_of_boxes(data):
+        return evaluate_detections(Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting)
+    if is_folder_of_masks(model) and is_folder_of_masks(data):
+        return evaluate_mask_folders(
+            Path(str(model)), Path(str(data)), out=out, is_overwriting=is_overwriting
         )
-        present(
-            EvaluatePlan(
-                model=model,
-                data=printable(data),
-                split=split,
-                num_images=len(matched),
-                num_classes=len(matched.classes),
-                max_patches=loaded.preprocess.max_patches,
-                packed_attention=packed_attention(
-                    loaded.preprocess.max_patches, loaded.model.config, processes.device
-                ),
-                size=loaded.preprocess.size,
-                device=str(processes.device),
-                precision=chosen,
-                folder=folder,
-            )
-        )
-        with removed_if_empty(folder):
-            network = loaded.model.to(processes.device)
-            outputs = run_model(
-                network, matched, preprocess=loaded.preprocess, function=beside_one_view(network, views),
-                batch_size=batch_size or at_a_time_alone(processes.device, loaded.preprocess.size),
-                num_workers=num_workers, worker_kind=kind, device=processes.device, precision=chosen,
-            )  # fmt: skip
-    one, several = of_one_and_several(outputs, views)
-    return one, several, folder, processes.is_first
+    if data is None and model is not None and is_folder_of_parts(model):
+        return evaluate_parts(model, out=out, is_overwriting=is_overwriting)
+    return None
 
 
 def _result(

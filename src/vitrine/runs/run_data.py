@@ -184,7 +184,13 @@ class _Opening:
         self, splits: dict[str, Source], *, is_resumed: bool
     ) -> tuple[ScanReport | None, tuple[str, ...]]:
         """Check classes and files; return the report and the names of files that cannot be read."""
-        address, options, train = self.address, self.options, splits["train"]
+        address, options = self.address, self.options
+        if "train" not in splits:
+            raise DataError(
+                f"{address} has only {' and '.join(splits)}, so there are no images to train on",
+                advice=[TryVerb("evaluate", ("MODEL", address), "to test a model on it")],
+            )
+        train = splits["train"]
         if self.needs_labels and not train.is_labelled:
             raise DataError(f"{address} has no labels; use one folder per class, or a manifest with labels")
         if self.needs_labels and not (options.allow_numbers and train.is_numeric):

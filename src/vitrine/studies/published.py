@@ -65,6 +65,9 @@ TABLE_8 = {
 # ImageNet accuracy of ViT-B/16: from scratch, after masked patch prediction, after supervised pre-training.
 SECTION_4_6 = {"from scratch": 77.9, "masked patches, mean colour": 79.9, "labels": 83.97}
 
+# Accuracy on ObjectNet in the setup of BiT (arXiv:1912.11370, section 3.6).
+APPENDIX_D9 = {"ViT-H/14 (JFT)": {"top-1": 61.7, "top-5": 82.1}}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:

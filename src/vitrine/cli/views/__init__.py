@@ -37,7 +37,7 @@ PRESENTED: dict[str, str] = {
     "vitrine.jobs.inspect.InspectPlan": "inspect:plan_lines",
     "vitrine.jobs.check.CheckPlan": "check:plan_lines",
     "vitrine.jobs.fewshot.FewShotPlan": "fewshot:plan_lines",
-    "vitrine.jobs.evaluate.EvaluatePlan": "evaluate:plan_lines",
+    "vitrine.jobs.evaluation_outputs.EvaluatePlan": "evaluate:plan_lines",
     "vitrine.jobs.model_argument.PicturesPlan": "predict:plan_lines",
     "vitrine.jobs.serve.ServePlan": "serve:plan_lines",
     "vitrine.jobs.demo.DemoStep": "demo:step_lines",

@@ -94,6 +94,8 @@ def next_step(result: CheckResult) -> Line:
     first = next((todo for problem, todo in FIRST.items() if problem in result.problems), "")
     if not any(result.counts.values()):
         first = "put the images of each class into a folder with its name"
+    if list(result.counts) == ["test"]:
+        return Next("evaluate", ("MODEL", result.data))
     if not first:
         return Next("finetune", (result.data,))
     return NextStep(f"{first}, then: {command('finetune', result.data)}")

@@ -7,17 +7,19 @@ from vitrine.cli.lines import Line, NextStep, Wrote, input_text
 from vitrine.evaluation.metrics import compared
 from vitrine.evaluation.number_line import NumberFigures
 from vitrine.evaluation.test_views import NUM_VIEWS
-from vitrine.jobs.evaluate import EvaluatePlan, EvaluateResult
+from vitrine.jobs.evaluate import EvaluateResult
 from vitrine.jobs.evaluate_detections import DetectionEvaluation
 from vitrine.jobs.evaluate_masks import MaskEvaluation
+from vitrine.jobs.evaluate_objectnet import ObjectNetEvaluation
 from vitrine.jobs.evaluate_parts import PartsEvaluation
+from vitrine.jobs.evaluation_outputs import EvaluatePlan
 from vitrine.spelling import counted, with_first
 
 CLASS_MEASURES = {"f1": "F1", "average_precision": "average precision"}
 
 
 def lines(
-    result: EvaluateResult | MaskEvaluation | DetectionEvaluation | PartsEvaluation,
+    result: EvaluateResult | ObjectNetEvaluation | MaskEvaluation | DetectionEvaluation | PartsEvaluation,
 ) -> Iterator[Line]:
     """Show the headline figures, the worst classes and the files."""
     if isinstance(result, MaskEvaluation):
@@ -26,6 +28,8 @@ def lines(
         yield from detection_lines(result)
     elif isinstance(result, PartsEvaluation):
         yield from parts_lines(result)
+    elif isinstance(result, ObjectNetEvaluation):
+        yield from objectnet_lines(result)
     else:
         yield from classification_lines(result)
 
@@ -77,6 +81,30 @@ def parts_lines(result: PartsEvaluation) -> Iterator[Line]:
     if result.num_unreadable:
         yield f"Skipped, cannot be read: {counted(result.num_unreadable, 'file')}"
     yield from map(Wrote, result.wrote)
+
+
+def objectnet_lines(result: ObjectNetEvaluation) -> Iterator[Line]:
+    """Show both accuracies beside the paper's, the skipped pictures and the worst objects."""
+    yield (
+        f"{result.model} on {result.data} ({result.split}): {counted(result.num_images, 'image')}, "
+        f"{result.num_objects} of {counted(result.num_all_objects, 'object')}"
+    )
+    yield f"Top-1 {result.top1}"
+    yield f"Top-5 {result.top5}"
+    for name, values in result.published.items():
+        yield f"The paper's {name}: top-1 {values['top-1']} %, top-5 {values['top-5']} % (appendix D.9)"
+    yield (
+        f"Top-1 {result.top1_among_mapped} among the {result.num_mapped_classes} classes of these objects alone; "
+        "do not compare it with the paper"
+    )
+    if named := [f"{name} {100 * value:.1f} %" for name, value in result.worst if value < 1]:
+        yield f"Worst objects by top-1: {', '.join(named)}"
+    if result.num_skipped:
+        yield f"Skipped: {counted(result.num_skipped, 'image')} of objects that the model has no class for"
+    if result.unreadable:
+        yield f"Skipped, cannot be read: {with_first(result.unreadable, 'file')}"
+    yield from map(Wrote, result.wrote)
+    yield NextStep(f"open {glued(result.wrote[-1])} in a browser")
 
 
 def shown(value: float) -> str:

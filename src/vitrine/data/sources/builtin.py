@@ -17,6 +17,7 @@ from vitrine.data.sources.class_folders import list_class_folders
 from vitrine.data.sources.file_list import FileList, require_path
 from vitrine.data.sources.folder_walk import subfolders
 from vitrine.data.sources.labels import class_number
+from vitrine.data.sources.objectnet import NUM_OBJECTS, is_objectnet, open_objectnet
 from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import DataError
 from vitrine.spelling import near_match, printable
@@ -40,7 +41,7 @@ class BuiltInSets:
         self._open_folder = open_folder
 
     def recognises(self, address: str) -> bool:
-        """Accept a known name, with or without a folder, and folders laid out as Pets, Flowers, Tiny-ImageNet."""
+        """Accept a known name, with or without a folder, and folders laid out as a well-known set."""
         return recognises(address)
 
     def open_all(self, address: str) -> Opened:
@@ -49,12 +50,12 @@ class BuiltInSets:
 
 
 def recognises(address: str) -> bool:
-    """Accept a known name, with or without a folder, and folders laid out as Pets, Flowers, Tiny-ImageNet."""
+    """Accept a known name, with or without a folder, and folders laid out as a well-known set."""
     name, folder = _parts(address)
     if name in SETS and (folder or not Path(address).exists()):
         return True
     path = Path(address)
-    return path.is_dir() and any(is_layout(path) for is_layout in (_is_pets, _is_flowers, _is_tiny))
+    return path.is_dir() and any(is_layout(path) for is_layout in LAYOUTS.values())
 
 
 def open_all(address: str, open_folder: Callable[[Path], Opened]) -> Opened:
@@ -62,7 +63,7 @@ def open_all(address: str, open_folder: Callable[[Path], Opened]) -> Opened:
     name, folder = _parts(address)
     if name not in SETS:
         path = Path(address)
-        name = "pets" if _is_pets(path) else "flowers" if _is_flowers(path) else "tiny-imagenet"
+        name = next(known for known, is_layout in LAYOUTS.items() if is_layout(path))
         folder = address
     known = SETS[name]
     root = require_path(Path(folder)) if folder else _find(name)
@@ -159,6 +160,7 @@ SETS = {
     "imagenet": BuiltIn(num_classes=1000, val_fraction=0.01, open=_imagenet),
     "imagenette": BuiltIn(num_classes=10),
     "tiny-imagenet": BuiltIn(num_classes=200, open=_tiny_imagenet),
+    "objectnet": BuiltIn(num_classes=NUM_OBJECTS, open=open_objectnet),
     "mnist": BuiltIn(num_classes=10),
     "fashion-mnist": BuiltIn(num_classes=10),
     "cub": BuiltIn(num_classes=200),
@@ -204,3 +206,12 @@ def _lines(file: Path) -> list[str]:
 
 def _first_words(file: Path) -> list[str]:
     return [line.split()[0] for line in _lines(file)]
+
+
+# How sets without a name are recognised by their content.
+LAYOUTS: dict[str, Callable[[Path], bool]] = {
+    "pets": _is_pets,
+    "flowers": _is_flowers,
+    "tiny-imagenet": _is_tiny,
+    "objectnet": is_objectnet,
+}
