@@ -22,7 +22,7 @@ from vitrine.evaluation.closed_form import fit_closed_form
 from vitrine.evaluation.temperature import answer_losses, fit_temperature, log_losses
 
 # Temperatures that are tried for the losses that the package does not use.
-TRIED = torch.linspace(math.log(0.4), math.log(2.5), 121).exp().tolist()
+TRIED = torch.linspace(math.log(0.4), math.log(2.5), 61).exp().tolist()
 
 
 def spread_losses(logits: Tensor, labels: Tensor, *, num_images: float) -> Tensor:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--held-out", default="50,100,200,400,1000")
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--trials", type=int, default=10, help="held-out sets of each size and draw")
-    parser.add_argument("--measured", type=int, default=4000, help="pictures that measure each temperature")
+    parser.add_argument("--measured", type=int, default=3000, help="pictures that measure each temperature")
     options = parser.parse_args(arguments)
     with np.load(options.features) as stored:
         rows = torch.from_numpy(stored["features"]).double()

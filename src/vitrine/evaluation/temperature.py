@@ -22,6 +22,8 @@ PLACES = 25
 # Halvings of the golden section between two of them: a factor of 3 x 0.618^25 is below 2e-5.
 SECTIONS = 25
 GOLDEN = (math.sqrt(5) - 1) / 2
+# With this many images, both losses count alike.
+EQUAL = 100
 # Confidences are told from 1 up to here.
 SURE = 1e-16
 
@@ -29,9 +31,9 @@ SURE = 1e-16
 def fit_temperature(logits: Tensor, targets: Tensor, *, weights: Tensor | None = None) -> float:
     """Return the best temperature of logits (N, K) for labels (N,), or flags (N, K).
 
-    Labels: the least sum of two log losses, that of all classes and that of the answer being right. The first alone
-    is too doubtful, because a few answers that are far off outweigh the others; the second alone is less certain with
-    few images (benchmarks/temperatures.py).
+    Labels: the least sum of two log losses, that of the answer being right and, less with more images, that of all
+    classes. The second alone is too doubtful, because a few answers that are far off outweigh the others; the first
+    alone is less certain with few images (benchmarks/temperatures.py).
     """
     logits = logits.double()
     w = logits.new_ones(len(logits)) if weights is None else weights.double()
@@ -41,7 +43,7 @@ def fit_temperature(logits: Tensor, targets: Tensor, *, weights: Tensor | None =
         scaled = logits / math.exp(log_temperature)
         losses = log_losses(scaled, targets, num_images=num_images)
         if targets.ndim == 1:
-            losses = losses + answer_losses(scaled, targets, num_images=num_images)
+            losses = losses * (EQUAL / num_images) + answer_losses(scaled, targets, num_images=num_images)
         return float(w @ losses)
 
     places = np.linspace(math.log(LOWEST), math.log(HIGHEST), PLACES)
