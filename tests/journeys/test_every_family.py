@@ -38,8 +38,8 @@ FAMILIES |= {
     "DeiT III": ("deit_small_patch16_LS", (*NARROW, "pooling=class_token")),  # the recipe averages
 }
 FAMILIES |= {
-    "AxialResNet": ("AxialResNet50", ("units=[1]", "width=32", "root=3x3")),
-    "Axial-DeepLab": ("axial50s", ("units=[1,1]", "width=4", "num_heads=2", "root=3x3")),
+    "AxialResNet": ("AxialResNet50", ("units=[1]", "width=32")),
+    "Axial-DeepLab": ("axial50s", ("units=[1,1]", "width=4", "num_heads=2")),
 }
 # Where the authors' names are not called official, or there are none.
 OFFICIAL = {"CPVT": "vitrine", "DeiT III": "deit3", "AxialResNet": "vitrine", "Axial-DeepLab": "vitrine"}
