@@ -19,6 +19,8 @@ from vitrine.models.line_positions import Relative1D
 from vitrine.models.standardised_conv import NUM_GROUPS
 
 NUM_LOGIT_TERMS = 3  # queries with keys, queries with positions, keys with positions
+# Most attention weights at a time without gradients: 64 MiB in fp32, and some copies.
+MOST_WEIGHTS = 2**24
 
 
 class LineAttention(nn.Module):
@@ -43,11 +45,22 @@ class LineAttention(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map (B, C, rows, columns) to (B, C, rows, columns)."""
-        q, k, v, places = self.project(self.lines_of(maps))
+        lines = self.lines_of(maps)
+        if self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self.map_of(self.attend(lines), maps.shape)
+        # Lines are independent, and without gradients nothing is kept: a few of them at a time bound the memory.
+        num_at_once = max(MOST_WEIGHTS // (self.num_heads * lines.shape[1] ** 2), 1)
+        return self.map_of(
+            torch.cat([self.attend(some) for some in torch.split(lines, num_at_once)]), maps.shape
+        )
+
+    def attend(self, lines: Tensor) -> Tensor:
+        """Map lines (N, L, C) to what their cells read, (N, C, L)."""
+        q, k, v, places = self.project(lines)
         weights = self.weights_of(q, k, places)
         content = channels_of(weights @ v)
         of_places = channels_of(torch.einsum("nhop,opk->nhok", weights, places[..., -v.shape[-1] :]))
-        return self.map_of(self.normed_sum(content, of_places), maps.shape)
+        return self.normed_sum(content, of_places)
 
     def weights(self, maps: Tensor) -> Tensor:
         """Return how much every cell in raster order reads each cell of its line: (B, H, rows x columns, L)."""

@@ -107,6 +107,18 @@ def test_a_cell_changes_its_own_line_and_no_other(norm: MapNorm, is_column: bool
     assert torch.equal(changed, expected)
 
 
+@pytest.mark.parametrize("norm", NORMS)
+def test_lines_attended_to_a_few_at_a_time_give_the_same_map(
+    norm: MapNorm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = attention(norm, is_column=True)
+    maps = torch.randn(3, 32, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    whole = module(maps)
+    monkeypatch.setattr("vitrine.models.line_attention.MOST_WEIGHTS", 4 * 3 * 3 * 4)  # 4 of 15 lines
+    with torch.inference_mode():
+        torch.testing.assert_close(module(maps), whole, rtol=0, atol=1e-12)
+
+
 def test_columns_are_the_rows_of_the_transposed_map() -> None:
     columns, rows = attention("group_norm", is_column=True), attention("group_norm", is_column=False)
     maps = torch.randn(1, 32, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
