@@ -114,7 +114,7 @@ def test_lines_attended_to_a_few_at_a_time_give_the_same_map(
     module = attention(norm, is_column=True)
     maps = torch.randn(3, 32, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
     whole = module(maps)
-    monkeypatch.setattr("vitrine.models.line_attention.MOST_WEIGHTS", 4 * 3 * 3 * 4)  # 4 of 15 lines
+    monkeypatch.setattr("vitrine.models.line_attention.MOST_WEIGHTS_ON_CPU", 4 * 3 * 3 * 4)  # 4 of 15 lines
     with torch.inference_mode():
         torch.testing.assert_close(module(maps), whole, rtol=0, atol=1e-12)
 
