@@ -37,8 +37,14 @@ FAMILIES |= {
     "TNT": ("tnt_s_patch16_224", (*NARROW, "inner_width=8", "inner_num_heads=2", "inner_mlp_width=16")),
     "DeiT III": ("deit_small_patch16_LS", (*NARROW, "pooling=class_token")),  # the recipe averages
 }
+FAMILIES |= {
+    "AxialResNet": ("AxialResNet50", ("units=[1]", "width=32")),
+    "Axial-DeepLab": ("axial50s", ("units=[1,1]", "width=4", "num_heads=2")),
+}
 # Where the authors' names are not called official, or there are none.
-OFFICIAL = {"CPVT": "vitrine", "DeiT III": "deit3"}
+OFFICIAL = {"CPVT": "vitrine", "DeiT III": "deit3", "AxialResNet": "vitrine", "Axial-DeepLab": "vitrine"}
+# Others have representations of width 16.
+WIDTHS = {"AxialResNet": 128, "Axial-DeepLab": 32}
 QUICK = ("--device", "cpu", "--workers", "0")
 TRAINING = (
     "--recipe", "demo", "--size", "32", "--steps", "6", "--batch-size", "8", "--log-every", "1",
@@ -83,7 +89,7 @@ def test_every_verb_works(family: str, tmp_path: Path, monkeypatch: pytest.Monke
         save(pictures / f"{number}.png", photo(number))
     succeed("embed", whole, pictures, "--out", tmp_path / "features.npy", *QUICK)
     rows = np.load(tmp_path / "features.npy")
-    assert rows.shape == (3, 16) and np.ptp(rows) > 0
+    assert rows.shape == (3, WIDTHS.get(family, 16)) and np.ptp(rows) > 0
     succeed("predict", whole, pictures, *QUICK)
     succeed("inspect", whole, pictures, "--out", tmp_path / "looked", *QUICK)
     for to in ("onnx", "torch-export"):

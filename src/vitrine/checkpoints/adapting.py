@@ -19,6 +19,7 @@ from vitrine.models import ModelConfig, ViTConfig
 from vitrine.models.config import head_width
 from vitrine.models.dense.config import DenseConfig
 from vitrine.models.families import family_of
+from vitrine.models.line_positions import stretched
 from vitrine.models.patch_resizing import resized_kernel
 from vitrine.models.positions import (
     Factorised,
@@ -247,10 +248,3 @@ def remade(weights: Weights, name: str, make: Callable[[Tensor], Tensor]) -> Mad
     old = weights.index[name]
     shape = tuple(make(torch.empty(old.shape, dtype=old.dtype, device="meta")).shape)
     return Spec(shape, old.dtype), lambda: make(weights.read(name))
-
-
-def stretched(table: Tensor, length: int) -> Tensor:
-    """Resample relative keys in 1-D, the ends aligned."""
-    line = table.T[None].float()
-    line = torch.nn.functional.interpolate(line, size=length, mode="linear", align_corners=True)
-    return line[0].T.to(table.dtype).contiguous()

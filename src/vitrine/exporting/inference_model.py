@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrine.exporting.inference_layers import InferenceBlock, projection, with_fixed_kernels
-from vitrine.models import BiT, Model, ViT
+from vitrine.models import AxialResNet, BiT, Model, ViT
 from vitrine.models.encoder import cut_patches
 
 
@@ -49,6 +49,10 @@ def inference_body(model: Model, *, with_attention: bool = False) -> nn.Module:
     """Return the fastest form of a model; families without one of their own run as they are."""
     if isinstance(model, ViT):
         return InferenceViT(model, with_attention=with_attention)
+    if isinstance(model, AxialResNet):
+        fixed = with_fixed_kernels(model)
+        assert isinstance(fixed, AxialResNet)
+        return PlainBody(fixed)
     return InferenceBiT(model) if isinstance(model, BiT) else PlainBody(model)
 
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitrine.errors import ConfigError
-from vitrine.models import BiT, Model, ViT
+from vitrine.models import Model, ViT
 from vitrine.models.families import family_of
 from vitrine.models.resnet_stem import ResNetStem
+from vitrine.models.standardised_conv import StandardisedConv2d
 from vitrine.models.t2t_vit import TokensToToken
 
 PAPER_COUNT = 28
@@ -53,16 +54,19 @@ def has_pixel_kernel(model: Model) -> bool:
 
 
 def pixel_kernel(model: Model) -> NDArray[Any]:
-    """Return the kernel that reads pixels, (D, C, P, Q) in float64; in a hybrid and in BiT the root's."""
+    """Return the kernel that reads pixels, (D, C, P, Q) in float64; in a hybrid and in a ResNet the root's."""
     if isinstance(model, ViT):
         weight = stem_kernel(model.stem) if model.config.stem else model.patch_projection.weight
-    elif isinstance(model, BiT):
-        weight = model.root_conv.standardised_weight()
     else:
         name = family_of(model.config).pixel_kernel
         if name is None:
             raise ConfigError(f"a {family_of(model.config).kind} has no convolution that reads pixels")
-        weight = model.get_parameter(name)
+        layer = model.get_submodule(name.removesuffix(".weight"))
+        weight = (
+            layer.standardised_weight()
+            if isinstance(layer, StandardisedConv2d)
+            else layer.get_parameter("weight")
+        )
     return weight.detach().double().cpu().numpy()
 
 

@@ -2,7 +2,21 @@
 
 from typing import Any
 
-from vitrine.models import backbones, cpvt, pcpvt, pvt, pvt_v2, t2t_vit, tnt, tnt_config
+from vitrine.models import (
+    axial_resnet,
+    axial_resnet_config,
+    backbones,
+    cpvt,
+    pcpvt,
+    pvt,
+    pvt_v2,
+    t2t_vit,
+    tnt,
+    tnt_config,
+)
+from vitrine.models.axial_resnet import AxialResNet
+from vitrine.models.axial_resnet_config import AxialResNetConfig
+from vitrine.models.axial_resnet_cost import axial_resnet_cost
 from vitrine.models.bit import BiT
 from vitrine.models.bit_config import BiTConfig
 from vitrine.models.cnn_stem import register_cnn
@@ -26,6 +40,8 @@ __all__ = [
     "PCPVT",
     "PVT",
     "TNT",
+    "AxialResNet",
+    "AxialResNetConfig",
     "BiT",
     "BiTConfig",
     "Block",
@@ -86,6 +102,18 @@ register_family(
 )
 register_family(
     Family(kind="BiT", config=BiTConfig, build=BiT, cost=bit_cost, pixel_kernel="root_conv.weight")
+)
+register_family(
+    Family(
+        kind="AxialResNet",
+        config=AxialResNetConfig,
+        build=AxialResNet,
+        cost=axial_resnet_cost,
+        variants=axial_resnet_config.VARIANTS,
+        aliases=axial_resnet_config.ALIASES,
+        pixel_kernel="root_conv.weight",
+        resample=axial_resnet.resample,
+    )
 )
 register_family(
     Family(

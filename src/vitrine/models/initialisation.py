@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from vitrine.models.attention import AttentionPooling, SelfAttention
 from vitrine.models.cnn_stem import CnnStem
 from vitrine.models.encoder import GatedMlp, LayerScale, Mlp
+from vitrine.models.line_positions import Relative1D
 from vitrine.models.mimetic import initialise_mimetic
 from vitrine.models.positions import (
     Factorised,
     Learned1D,
     Learned2D,
-    Relative1D,
     RelativeBias,
     initialise_positions,
 )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitrine.models.choices import Resampling
 from vitrine.models.config import ViTConfig
 from vitrine.models.fixed import HasFixedParameters
+from vitrine.models.line_positions import Relative1D
 
 Grid = tuple[int, int]
 POSITION_STD = 0.02
@@ -129,26 +130,6 @@ class SinCos2D(nn.Module):
         x, y = columns.flatten()[:, None] * frequency, rows.flatten()[:, None] * frequency  # (N, D / 4)
         patches = torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=-1)  # (N, D)
         return F.pad(patches, (0, 0, self.num_slots, 0))[None]
-
-
-class Relative1D(nn.Module):
-    """One learned vector for each offset p_q - p_k along the sequence, used as an extra key.
-
-    Tokens before the patches count as positions too. The paper gives no rule for another grid; the offsets are
-    resampled along their line, the ends aligned, so that offset 0 stays offset 0.
-    """
-
-    def __init__(self, *, num_tokens: int, width: int) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.empty(2 * num_tokens - 1, width))
-
-    def forward(self, num_tokens: int) -> Tensor:
-        """Return the keys for every offset of a sequence, -(T - 1) first: (2 T - 1, D)."""
-        if self.table.shape[0] == 2 * num_tokens - 1:
-            return self.table
-        line = self.table.T[None].float()  # (1, D, offsets)
-        line = F.interpolate(line, size=2 * num_tokens - 1, mode="linear", align_corners=True)
-        return line[0].T.to(self.table.dtype)
 
 
 class LogitBias(NamedTuple):

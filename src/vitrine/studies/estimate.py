@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from vitrine.models import build
+from vitrine.models.axial_resnet_config import AxialResNetConfig
 from vitrine.models.bit_config import BiTConfig
 from vitrine.models.config import ModelConfig, ViTConfig
 from vitrine.models.cost import TRAINING_FLOPS_PER_MAC, cost_of
@@ -89,7 +90,7 @@ def share_of_rate(run: Run) -> float:
     """Return the assumed share of the matmul rate."""
     if run.recipe.training.compile is not False:
         return SHARE_COMPILED
-    return SHARE_RESNET if isinstance(run.model, BiTConfig) else SHARE_EAGER
+    return SHARE_RESNET if isinstance(run.model, BiTConfig | AxialResNetConfig) else SHARE_EAGER
 
 
 def num_layers(config: ModelConfig) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from vitrine.data.augmenting.augment import Augment
 from vitrine.errors import ConfigError
+from vitrine.models.axial_resnet_config import AxialResNetConfig
 from vitrine.models.bit_config import BiTConfig
 from vitrine.models.config import ViTConfig
 from vitrine.models.stem_configs import ResNetStemConfig
@@ -165,6 +166,18 @@ def axial(scale: Scale, *, num_classes: int) -> ViTConfig:
     """Return the axial ViT of a scale (appendix D.6): each block becomes one for rows and one for columns."""
     options: dict[str, Any] = {"attention": "axial", "pooling": "average", "depth": 2 * scale.depth}
     return vit(scale, num_classes=num_classes, **options)
+
+
+def axial_resnet(scale: Scale, *, num_classes: int) -> AxialResNetConfig:
+    """Return the AxialResNet of a scale (appendix D.6): units and widths of its smallest ResNet."""
+    if scale.is_paper:
+        config = configure("AxialResNet-50", num_classes=num_classes)
+        assert isinstance(config, AxialResNetConfig)
+        return config
+    return AxialResNetConfig(
+        image_size=(scale.image_size, scale.image_size), units=(1, 1, 1, 1), width=SMALL_WIDTH, root="3x3",
+        num_classes=num_classes,
+    )  # fmt: skip
 
 
 def from_scratch(scale: Scale, *, seed: int, name: str, **changes: Any) -> Recipe:

@@ -4,9 +4,12 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from vitrine.models.axial_resnet import AxialUnit
 from vitrine.models.bit import PreActivationUnit
 from vitrine.models.encoder import Block, ParallelBlock
 from vitrine.runtime.processes import Processes
+
+UNITS = (Block, ParallelBlock, PreActivationUnit, AxialUnit)
 
 
 def distributed(model: nn.Module, processes: Processes, *, shard: bool) -> nn.Module:
@@ -20,7 +23,7 @@ def distributed(model: nn.Module, processes: Processes, *, shard: bool) -> nn.Mo
             part for module in model.modules() if isinstance(module, ParallelBlock) for part in module.parts
         }
         for module in list(model.modules()):
-            if isinstance(module, (Block, ParallelBlock, PreActivationUnit)) and module not in inside:
+            if isinstance(module, UNITS) and module not in inside:
                 fully_shard(module, mesh=mesh)
         fully_shard(model, mesh=mesh)
         return model

@@ -82,7 +82,7 @@ def parameter_groups(model: nn.Module, config: TrainingConfig) -> list[dict[str,
             continue
         decay = config.weight_decay if config.decays_all or is_kernel(name, parameter) else 0.0
         scale = config.layer_decay ** (layers.depth + 1 - layers.number(name))
-        is_matrix = config.optimizer == "muon" and place_of(name) is not None and parameter.ndim == 2
+        is_matrix = config.optimizer == "muon" and is_block_matrix(name, parameter)
         if is_matrix:
             scale *= config.matrix_lr_factor
             decay /= config.matrix_lr_factor
@@ -113,6 +113,11 @@ def is_teacher(name: str) -> bool:
 def is_kernel(name: str, parameter: torch.Tensor) -> bool:
     """Whether a parameter multiplies activations: not a bias, a norm, a token or positions."""
     return parameter.ndim > 1 and name.endswith(".weight") and ".positions." not in f".{name}"
+
+
+def is_block_matrix(name: str, parameter: torch.Tensor) -> bool:
+    """Whether a parameter is a matrix inside a block, and no table of positions."""
+    return parameter.ndim == 2 and place_of(name) is not None and ".positions." not in name
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ def filled(kind: str) -> Model:
     torch.manual_seed(0)
     model = (create_model(**DINOV2) if kind == "DINOv2 without a head" else small_model(kind)).eval()
     for name, parameter in model.named_parameters():
-        if "norm" not in name and parameter.detach().std() < 1e-3:
+        # The last gain of a ResNet's unit begins as zero, which would hide the unit.
+        if ("norm" not in name or name.endswith("norm_3.weight")) and parameter.detach().std() < 1e-3:
             torch.nn.init.normal_(parameter, std=0.1)
     return model
 

@@ -61,7 +61,7 @@ def test_offsets_by_a_view_equal_offsets_by_a_gather() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["hybrid", "BiT"])
+@pytest.mark.parametrize("kind", ["hybrid", "BiT", "AxialResNet"])
 def test_standardised_kernels_are_worked_out_once_and_the_model_is_left_as_it_was(kind: str) -> None:
     model = filled(kind)
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -21,7 +21,7 @@ from vitrine.exporting.proof import BATCHES, answers_of, compare, reference
 
 # Each has operators that no other has; what they all are in torch is in test_inference_model.py.
 GRAPHS = ("class token", "attention pooling", "relative positions", "registers", "distillation token", "qk-norm",
-          "norm after pooling", "non-square", "hybrid", "BiT")  # fmt: skip
+          "norm after pooling", "non-square", "hybrid", "BiT", "AxialResNet", "Axial-DeepLab")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,9 @@ def test_the_file_computes_what_the_model_does_for_one_two_and_five_images(
             (answers.logits, expected["logits"]),
             (answers.embedding, expected["representation"]),
         ):
-            # fp32 rounding; over BiT's 26 convolutions it comes to 6e-6 of the largest.
-            limit = 2e-5 * max(1.0, wanted.abs().max().item())
+            # fp32 rounding; over BiT's 26 convolutions it comes to 6e-6 of the largest. New attention along lines
+            # averages almost evenly, and group norm scales up what is left: 2e-5 in torch, beside float64.
+            limit = (1e-4 if kind == "AxialResNet" else 2e-5) * max(1.0, wanted.abs().max().item())
             np.testing.assert_allclose(found, wanted[:size], rtol=0, atol=limit)
 
 

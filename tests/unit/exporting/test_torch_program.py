@@ -16,6 +16,7 @@ KINDS = (
     "relative positions",
     "distillation token",
     "BiT for small pictures",
+    "AxialResNet for small pictures",
 )
 
 

@@ -183,7 +183,16 @@ KINDS |= {
     "PEGs without class token": {**VIT, "positions": "peg", "peg_layers": (-1, 1), "pooling": "average"},
 }
 # One line per family that is no ViT; every check of test_every_model.py and test_every_family.py takes it up.
+AXIAL_RESNET = {"image_size": 64, "num_classes": 5, "units": (1, 2, 1), "width": 32}
 FAMILIES: dict[str, dict[str, object]] = {
+    "AxialResNet": {"name": "AxialResNet-50", **AXIAL_RESNET},
+    "AxialResNet for small pictures": {
+        "name": "AxialResNet-50",
+        **AXIAL_RESNET,
+        "image_size": (16, 24),
+        "root": "3x3",
+    },
+    "Axial-DeepLab": {"name": "Axial-ResNet-S", **AXIAL_RESNET, "width": 16},
     "PVT": {"name": "pvt_tiny", **PYRAMID},
     "PVT v2": {"name": "pvt_v2_b0", **PYRAMID},
     "PVT v2 linear": {"name": "pvt_v2_b2_li", **PYRAMID},

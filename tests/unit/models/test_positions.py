@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import zoom
 
-from vitrine.models.positions import Learned2D, Relative1D, SinCos2D, resample_grid
+from vitrine.models.line_positions import Relative1D
+from vitrine.models.positions import Learned2D, SinCos2D, resample_grid
 
 RULES = ("linear_aligned", "bilinear", "bicubic", "bicubic_aligned", "bicubic_antialias")
 

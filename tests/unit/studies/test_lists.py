@@ -6,6 +6,7 @@ import re
 import pytest
 
 from vitrine.errors import ConfigError
+from vitrine.models.axial_resnet_config import AxialResNetConfig
 from vitrine.models.bit_config import BiTConfig
 from vitrine.models.config import ViTConfig
 from vitrine.models.cost import cost_of
@@ -172,6 +173,17 @@ def test_hybrids_and_resnets_have_one_root_and_all_families_cells_of_equal_size(
         assert (hybrid.stem.root, hybrid.stem.width) == (net.root, net.width) == ("3x3", 32)
         assert hybrid.stem.units == net.units[:3]
         assert hybrid.grid_size == vit.grid_size
+
+
+def test_the_axial_resnet_is_made_from_the_smallest_resnet() -> None:
+    for scale in ("tiny", "little", "small", "medium"):
+        models = {run.settings["model"]: run.model for run in runs("compute", scale)}
+        axial, net = models["axial-ResNet-0"], models["ResNet-0"]
+        assert isinstance(axial, AxialResNetConfig) and isinstance(net, BiTConfig)
+        assert (axial.units, axial.width, axial.root) == (net.units, net.width, net.root)
+        assert axial.representation_width == net.representation_width
+    names = {run.settings["model"] for run in runs("cost", "paper")}
+    assert {"AxialResNet-50", "Axial-ViT-B-32", "Axial-ViT-B-16"} < names
 
 
 def test_the_reference_arm_is_also_trained_twice_as_long() -> None:

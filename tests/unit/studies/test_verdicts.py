@@ -73,7 +73,7 @@ def head(gap: float, swapped: float) -> Value:
 
 
 def compute(resnet: float, hybrid: float) -> Value:
-    lead = {"ViT": 0.0, "ResNet": resnet, "hybrid": hybrid, "axial ViT": hybrid}
+    lead = {"ViT": 0.0, "ResNet": resnet, "hybrid": hybrid, "axial ViT": hybrid, "AxialResNet": resnet}
     return lambda run: 0.6 + 0.02 * cost_of(run.model).macs / 1e9 + lead[run.settings["family"]]
 
 

@@ -9,7 +9,7 @@ from vitrine.errors import ConfigError
 from vitrine.models import create_model
 from vitrine.training.config import TrainingConfig
 from vitrine.training.muon import orthogonalised
-from vitrine.training.optimizer import Layers, make_optimizer
+from vitrine.training.optimizer import Layers, make_optimizer, parameter_groups
 
 
 class OneWeight(nn.Module):
@@ -122,6 +122,20 @@ def test_no_optimizer_moves_once_a_gradient_was_not_finite(name: str) -> None:
     optimizer.step()
     for key, value in model.state_dict().items():
         assert torch.equal(value, before[key]), key
+
+
+def test_muon_orthogonalises_the_matrices_of_a_unit_and_not_its_tables_of_offsets() -> None:
+    model = create_model("AxialResNet-50", image_size=32, num_classes=2, units=(1,), width=32)
+    groups = parameter_groups(model, TrainingConfig(optimizer="muon", weight_decay=0.1))
+    matrices = {
+        name.removeprefix("stages.0.blocks.0.")
+        for group in groups
+        if group["is_matrix"]
+        for name in group["names"]
+    }
+    assert matrices == {"column_attention.to_qkv.weight", "row_attention.to_qkv.weight"}
+    tables = [group for group in groups if any("positions" in name for name in group["names"])]
+    assert [group["weight_decay"] for group in tables] == [0.0]
 
 
 def test_the_momentum_of_matrices_decides_how_long_an_earlier_gradient_acts() -> None:

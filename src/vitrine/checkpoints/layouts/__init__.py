@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitrine.checkpoints.layouts import (
+    axial_deeplab,
     beit,
     bit_npz,
     clip,
@@ -219,4 +220,5 @@ register_layout("timm BiT", recognise=timm_bit.recognise)
 register_layout("pyramids", recognise=pyramids.recognise)
 register_layout("TNT", recognise=tnt.recognise)
 register_layout("T2T-ViT", recognise=t2t.recognise)
+register_layout("Axial-DeepLab", recognise=axial_deeplab.recognise)
 register_layout("dinov2", for_model=lambda config, generation: TimmLayout(family="dinov2"))

@@ -11,7 +11,7 @@ from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, TryOption
-from vitrine.models import BiTConfig, ModelConfig, ViTConfig
+from vitrine.models import AxialResNetConfig, BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.families import family_of
 from vitrine.models.stem_configs import HMlpStemConfig, ResNetStemConfig
 
@@ -210,6 +210,8 @@ def refuse_odd_vit(
     """Return the parts of a ViT that a layout cannot hold: all that a classic ViT lacks, except `allowed`."""
     if isinstance(config, BiTConfig):
         return f"{where} cannot hold BiT ResNets; the layouts npz and timm can"
+    if isinstance(config, AxialResNetConfig):
+        return f"{where} cannot hold an AxialResNet; the layout vitrine can"
     if not isinstance(config, ViTConfig):
         return f"{where} cannot hold a {family_of(config).kind}; the layouts official and timm can"
     kinds = positions or (("learned_1d", "sincos_2d") if allowed.get("fixed_positions") else ("learned_1d",))

@@ -26,6 +26,7 @@ NESTS = (
     "model",
     "teacher",
     "module",
+    "net",
 )
 # Prefixes that wrappers add to every name.
 WRAPPERS = ("module.", "_orig_mod.", "backbone.", "model.", "net.")

@@ -10,18 +10,18 @@ from vitrine.recipes import Recipe
 from vitrine.reports.charts import Chart, Point
 from vitrine.studies.record import Run, Setup, Study
 from vitrine.studies.results import Results
-from vitrine.studies.scales import Scale, axial, resnet, vit
+from vitrine.studies.scales import Scale, axial, axial_resnet, resnet, vit
 from vitrine.studies.verdicts import Finding, above
 from vitrine.training.config import TrainingConfig
 
 BATCH = 64
-AXIAL = "axial ViT"
+AXIAL, AXIAL_RESNET = "axial ViT", "AxialResNet"
 # By the first word of a name; others are ViTs.
-FAMILIES = {"BiT": "ResNet", "Axial": AXIAL}
+FAMILIES = {"BiT": "ResNet", "Axial": AXIAL, "AxialResNet": AXIAL_RESNET}
 
 
 def models(scale: Scale) -> dict[str, tuple[str, ModelConfig]]:
-    """Return family and config by name: Fig. 12's and 13's at scale `paper`; elsewhere two of each and one axial."""
+    """Return family and config by name: Fig. 12's and 13's at scale `paper`; elsewhere two of each, one axial."""
     if scale.is_paper:
         names = (
             "ViT-B/32",
@@ -31,6 +31,7 @@ def models(scale: Scale) -> dict[str, tuple[str, ModelConfig]]:
             "ViT-H/14",
             "Axial-ViT-B/32",
             "Axial-ViT-B/16",
+            "AxialResNet-50",
             "BiT-R50x1",
             "BiT-R50x2",
             "BiT-R152x4",
@@ -44,6 +45,7 @@ def models(scale: Scale) -> dict[str, tuple[str, ModelConfig]]:
         "ViT": ("ViT", vit(scale, num_classes=1000)),
         "large-ViT": ("ViT", vit(scale, num_classes=1000, **large)),
         "axial-ViT": (AXIAL, axial(scale, num_classes=1000)),
+        "axial-ResNet": (AXIAL_RESNET, axial_resnet(scale, num_classes=1000)),
         "ResNet": ("ResNet", resnet(scale, num_classes=1000)),
         "large-ResNet": ("ResNet", resnet(scale, num_classes=1000, level=2)),
     }
@@ -143,6 +145,6 @@ STUDY = Study(
     findings=findings,
     charts=charts,
     measure="images_per_second",
-    departures="The speed of axial ViTs is shown, and not part of the rule. "
+    departures="The speed of axial models is shown, and not part of the rule. "
     "Inference on one device; each measurement runs alone, even if several runs are allowed at a time.",
 )
