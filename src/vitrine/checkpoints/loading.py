@@ -135,6 +135,13 @@ def load_opened(
     )
 
 
+def class_names(loaded: Loaded) -> tuple[str, ...]:
+    """Return the names of a model's classes; `class 0` and so on if they are unknown."""
+    if loaded.classes:
+        return loaded.classes
+    return tuple(f"class {number}" for number in range(loaded.model.config.num_classes or 0))
+
+
 def as_squares(loaded: Loaded, *, purpose: str) -> Loaded:
     """Return the same model with pictures of one size, if it keeps their aspect ratio, with a notice."""
     preprocess = loaded.preprocess
