@@ -1,6 +1,7 @@
 """Small sets of pictures with boxes: one or two bright rectangles of two classes on a dark, noisy ground."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,24 @@ def write_xml(file: Path, rectangles: list[Rectangle], *, size: tuple[int, int] 
 
 
 def coco_boxes(root: Path, *, train: int = 6, val: int = 2) -> Path:
-    """Write COCO's layout, with gaps in the ids of categories."""
+    """Write COCO's layout with boxes."""
+
+    def facts(rectangle: Rectangle) -> dict[str, object]:
+        _, left, top, right, bottom = rectangle
+        return {"area": (right - left) * (bottom - top)}
+
+    return write_coco(root, scene, facts, train=train, val=val)
+
+
+def write_coco(
+    root: Path,
+    scene: Callable[[int], tuple[np.ndarray, list[Rectangle]]],
+    facts: Callable[[Rectangle], dict[str, object]],
+    *,
+    train: int,
+    val: int,
+) -> Path:
+    """Write COCO's layout, with gaps in the ids of categories; `facts` are an object's besides its box."""
     categories = [{"id": 7, "name": "blue"}, {"id": 3, "name": "green"}]
     for split, seeds in scenes(train, val).items():
         images, annotations = list[dict[str, object]](), list[dict[str, object]]()
@@ -70,8 +88,8 @@ def coco_boxes(root: Path, *, train: int = 6, val: int = 2) -> Path:
             annotations += [
                 {
                     "id": 10 * seed + place, "image_id": seed + 1, "category_id": (3, 7)[number],
-                    "bbox": [left, top, right - left, bottom - top], "area": (right - left) * (bottom - top),
-                    "iscrowd": 0,
+                    "bbox": [left, top, right - left, bottom - top], "iscrowd": 0,
+                    **facts((number, left, top, right, bottom)),
                 }
                 for place, (number, left, top, right, bottom) in enumerate(rectangles)
             ]  # fmt: skip

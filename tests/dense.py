@@ -46,3 +46,13 @@ def saved_dense(kind: str, folder: Path) -> Path:
             model.decoder.classify.layers[-1].weight.normal_(std=2.0)
             model.decoder.locate.layers[-1].weight.normal_(std=0.5)
     return vitrine.save(model.eval(), folder, classes=CLASSES)
+
+
+def saved_vit(folder: Path, *, image_size: int, patch_size: int = 8) -> Path:
+    """Save a small ViT without a head, as if it were trained."""
+    torch.manual_seed(0)
+    model = vitrine.create_model(
+        "ViT", num_classes=None, image_size=image_size, patch_size=patch_size, width=32, depth=2, num_heads=2,
+        mlp_width=64,
+    )  # fmt: skip
+    return vitrine.save(model, folder)

@@ -3,11 +3,10 @@
 So a mask is not its box, and three formats can say the same.
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
-from box_scenes import CLASSES, HEIGHT, WIDTH, Rectangle, scenes
+from box_scenes import CLASSES, HEIGHT, WIDTH, Rectangle, scenes, write_coco
 from box_scenes import scene as box_scene
 from pictures import save
 from PIL import Image
@@ -43,27 +42,12 @@ def scene(seed: int) -> tuple[np.ndarray, list[Rectangle]]:
 
 
 def coco_outlines(root: Path, *, train: int = 6, val: int = 2) -> Path:
-    """Write COCO's layout: polygons, and text of runs for every other object."""
-    for split, seeds in scenes(train, val).items():
-        images, annotations = list[dict[str, object]](), list[dict[str, object]]()
-        for seed in seeds:
-            pixels, rectangles = scene(seed)
-            save(root / f"{split}2017" / f"{seed:03d}.png", pixels)
-            images.append({"id": seed + 1, "file_name": f"{seed:03d}.png", "height": HEIGHT, "width": WIDTH})
-            for place, one in enumerate(rectangles):
-                number, left, top, right, bottom = one
-                annotations.append(
-                    {
-                        "id": 10 * seed + place, "image_id": seed + 1, "category_id": (3, 7)[number],
-                        "segmentation": [corners(one)], "bbox": [left, top, right - left, bottom - top],
-                        "area": float(mask_of(one).sum()), "iscrowd": 0,
-                    }
-                )  # fmt: skip
-        file = root / "annotations" / f"instances_{split}2017.json"
-        file.parent.mkdir(exist_ok=True)
-        categories = [{"id": 7, "name": "blue"}, {"id": 3, "name": "green"}]
-        file.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
-    return root
+    """Write COCO's layout with polygons."""
+
+    def facts(rectangle: Rectangle) -> dict[str, object]:
+        return {"segmentation": [corners(rectangle)], "area": float(mask_of(rectangle).sum())}
+
+    return write_coco(root, scene, facts, train=train, val=val)
 
 
 def yolo_outlines(root: Path, *, train: int = 6, val: int = 2) -> Path:

@@ -22,7 +22,7 @@ from vitrine.evaluation.closed_form import ClosedForm, fit_closed_form
 from vitrine.evaluation.familiarity import fit_familiarity
 from vitrine.evaluation.prediction_sets import held_out_scores, prediction_sets
 from vitrine.evaluation.trust import Trust
-from vitrine.jobs.model_argument import own_max_patches
+from vitrine.jobs.model_argument import own_max_patches, trained_weights
 from vitrine.picture_estimator import PictureEstimator, picture_tags, scikit_learn
 from vitrine.recipes.options import chosen_recipe
 from vitrine.runs.records import Execution, RunOutput
@@ -189,12 +189,15 @@ class VitClassifier(PictureEstimator):
         )
 
     def _fit_weights(self, source: PictureList) -> None:
+        model = str(self.model)
+        weights = trained_weights(model) if self.image_size is None else None
         chosen = chosen_recipe(
             self.recipe, epochs=self.epochs, steps=self.steps, batch_size=self.batch_size, lr=self.lr,
             size=self.image_size, seed=self.seed,
-            max_patches=own_max_patches(str(self.model)) if self.image_size is None else None,
+            max_patches=own_max_patches(weights),
         ).with_steps_for(len(source))  # fmt: skip
-        start = pretrained_model(str(self.model), chosen, num_classes=len(source.classes))
+        start = pretrained_model(model, chosen, num_classes=len(source.classes), weights=weights)
+        del weights  # a file of torch's oldest format is in memory as a whole
         if chosen.solves_head:
             with joined_processes(self.device) as processes:
                 start, _ = with_solved_head(
@@ -207,7 +210,7 @@ class VitClassifier(PictureEstimator):
             train_run(
                 start,
                 RunData(address=source.address, splits={"train": source}, division=Division(hold_out=0.0)),
-                dataclasses.replace(chosen, model=str(self.model)),
+                dataclasses.replace(chosen, model=model),
                 execution=Execution(device=self.device, workers=self.workers),
                 output=RunOutput(folder=run, verb="fit", reports=False),
             )

@@ -53,11 +53,10 @@ def watched(seen: Seen) -> Iterator[None]:
         code = frame.f_code
         if event not in ("call", "return") or not code.co_filename.startswith(str(SOURCE)):
             return
-        if event == "call":
-            count = (
-                code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-            )
-            argument = [frame.f_locals.get(name) for name in code.co_varnames[:count] if name != "self"]
+        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+        taken = [frame.f_locals.get(name) for name in code.co_varnames[:count] if name != "self"]
+        # What a function writes into, it returns: before that, the memory is anything.
+        argument = taken if event == "call" else [argument, *taken]
         name = str(Path(code.co_filename).relative_to(SOURCE))
         seen.setdefault(name, Counter()).update(values_in(argument))
 

@@ -8,6 +8,7 @@ import torch
 from pictures import photo, save
 
 import vitrine
+from vitrine.checkpoints import opening
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import ConfigError
 
@@ -124,6 +125,15 @@ def test_a_model_that_keeps_the_aspect_ratio_is_fine_tuned_so_unless_a_size_is_a
     assert vitrine.load(desk / "squares-run").preprocess.max_patches is None
     with refusal(ConfigError, "max_patches", "mixup"):
         vitrine.finetune(desk / "photos", set=["augment.mixup=0.2"], steps=1, out=desk / "z", **options)
+
+
+def test_the_weights_that_fine_tuning_starts_from_are_opened_once(
+    desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, really = [], opening.open_tensors
+    monkeypatch.setattr(opening, "open_tensors", lambda path: paths.append(path) or really(path))
+    vitrine.finetune(desk / "photos", fast=True, model=desk / "model", out=desk / "once", **CPU)
+    assert paths.count(desk / "model" / "model.safetensors") == 1
 
 
 def test_the_plan_of_a_variant_counts_patches(desk: Path) -> None:

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from full_disk import files_of_at_most
 from pictures import photo, save
 
 import vitrine
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import ConfigError, DataError
+from vitrine.errors import ConfigError, DataError, MissingExtraError
 
 from .commandline import SOURCE, refusal
 
@@ -86,6 +87,28 @@ def test_a_rerun_computes_nothing_and_a_missing_part_comes_back_with_the_same_by
     (whole / ".part-00002.parquet.0123456789abcdef").write_text("half written")
     third = vitrine.embed(desk / "model", desk / "photos", out=whole, part_size=8, **CPU)
     assert (third.parts.num_computed, third.parts.num_skipped) == (8, 22) and hashes(whole) == before
+
+
+def test_a_full_disk_leaves_no_half_a_part_and_nothing_to_say_later(
+    desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", later.append)
+    with files_of_at_most(2_000), pytest.raises(OSError, match="File too large"):
+        vitrine.embed(desk / "model", desk / "photos", out=desk / "full", part_size=8, **CPU)
+    gc.collect()  # Parquet's writer writes once more when it is freed
+    assert later == []
+    assert [file.name for file in (desk / "full").rglob("*") if file.is_file()] == ["job.json"]
+
+
+def test_an_engine_that_is_not_installed_is_refused_before_anything_is_written(
+    desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError) as refused:
+        vitrine.embed(desk / "model", desk / "photos", out=desk / "rays", engine="ray", part_size=8, **CPU)
+    assert (refused.value.package, refused.value.extra) == ("ray", "ray")
+    assert not (desk / "rays").exists()
 
 
 def test_several_shares_in_any_order_make_the_bytes_of_one_process_and_merge_says_what_is_missing(

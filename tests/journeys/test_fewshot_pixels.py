@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from dense import saved_vit
 from journeys.commandline import assert_refused, inside
 from masks import mask_folders
 
@@ -21,11 +22,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    model = vitrine.create_model(
-        "ViT", num_classes=None, image_size=32, patch_size=4, width=32, depth=2, num_heads=2, mlp_width=64
-    )
-    return vitrine.save(model, tmp_path_factory.mktemp("weights") / "vit")
+    return saved_vit(tmp_path_factory.mktemp("weights") / "vit", image_size=32, patch_size=4)
 
 
 def test_the_saved_model_scores_what_was_reported(data: Path, weights: Path, tmp_path: Path) -> None:

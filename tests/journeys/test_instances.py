@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import torch
+from dense import saved_vit
 from instance_scenes import coco_outlines, voc_objects
 from journeys.commandline import assert_refused, inside, losses
 from PIL import Image
@@ -49,12 +49,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small ViT, as if it were trained."""
-    torch.manual_seed(0)
-    model = vitrine.create_model(
-        "ViT", num_classes=None, image_size=48, patch_size=8, width=32, depth=2, num_heads=2, mlp_width=64
-    )
-    return vitrine.save(model, tmp_path_factory.mktemp("weights") / "vit")
+    return saved_vit(tmp_path_factory.mktemp("weights") / "vit", image_size=48)
 
 
 @pytest.fixture(scope="module")

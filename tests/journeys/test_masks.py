@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from dense import saved_vit
 from journeys.commandline import assert_refused, inside, losses
 from masks import mask_folders
 from safetensors.torch import load_file
@@ -27,12 +28,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small ViT, as if it were trained."""
-    place = tmp_path_factory.mktemp("weights") / "vit"
-    model = vitrine.create_model(
-        "ViT", num_classes=None, image_size=32, patch_size=8, width=32, depth=2, num_heads=2, mlp_width=64
-    )
-    return vitrine.save(model, place)
+    return saved_vit(tmp_path_factory.mktemp("weights") / "vit", image_size=32)
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ def compute(predictor: Predictor, pixels: Tensor, columns: Columns) -> dict[str,
 
 def schema_of(columns: Columns, predictor: Predictor, *, metadata: Mapping[str, str]) -> Any:
     """Return the schema of a part, which the model and the columns determine."""
-    arrow = import_pyarrow("Parquet parts")
+    arrow = import_pyarrow("writing Parquet parts")
     text = arrow.string()
     fields = [("path", text), ("sha256", text)]
     if columns.has_labels:
@@ -102,7 +102,7 @@ def table_of(
     computed: Computed, source: Source, *, columns: Columns, predictor: Predictor, schema: Any
 ) -> Any:
     """Turn the outputs for consecutive pictures of a source into rows."""
-    arrow = import_pyarrow("Parquet parts")
+    arrow = import_pyarrow("writing Parquet parts")
     numbers = range(len(computed))
     names = [source.name(computed.start + row) for row in numbers]
     cells: dict[str, Any] = {
@@ -138,7 +138,7 @@ def label_text(source: Source, index: int) -> str:
 
 def parquet_options(schema: Any) -> dict[str, Any]:
     """Return how a part is encoded: text compressed, vectors as they are."""
-    number = import_pyarrow("Parquet parts").types.is_float32
+    number = import_pyarrow("writing Parquet parts").types.is_float32
     text = [
         name
         for name in schema.names
@@ -179,7 +179,7 @@ def _number_cells(judged: Sequence[Prediction], failures: Mapping[int, str]) -> 
 
 def _vectors(values: Tensor, failures: Mapping[int, str], *, kind: Any) -> Any:
     """Return (B, ...) as a column of lists of one length; pictures that cannot be read have none."""
-    arrow = import_pyarrow("Parquet parts")
+    arrow = import_pyarrow("writing Parquet parts")
     rows = values.reshape(len(values), -1).numpy()
     if kind.value_type == arrow.float16():
         rows = rows.astype(np.float16)

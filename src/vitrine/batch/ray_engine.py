@@ -26,15 +26,20 @@ from vitrine.serving.predictor import Predictor
 Row = dict[str, Any]
 
 
+def import_ray() -> Any:
+    """Import Ray with Ray Data, or raise an error that says how to install it."""
+    optional("ray.data", extra="ray", purpose="the engine ray")
+    return optional("ray", extra="ray", purpose="the engine ray")
+
+
 def compute_with_ray(
     predictor: Predictor, source: Source, columns: Columns, rows: Iterator[Rows], pace: Pace, *, model: str
 ) -> Iterator[Computed]:
     """Compute batches of rows on the nodes of a Ray cluster, in order; without one, Ray starts on this machine."""
-    ray = optional("ray", extra="ray", purpose="this engine")
-    data = optional("ray.data", extra="ray", purpose="this engine")
+    ray = import_ray()
     if not ray.is_initialized():
         ray.init(log_to_driver=False)  # $RAY_ADDRESS names a cluster
-    context = data.DataContext.get_current()
+    context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
     batches = [{"first": int(one.indices[0]), "count": len(one.indices)} for one in rows]
@@ -49,7 +54,7 @@ def compute_with_ray(
         "columns": columns,
     }
     stream = (
-        data.from_items(batches, override_num_blocks=min(len(batches), 4096))
+        ray.data.from_items(batches, override_num_blocks=min(len(batches), 4096))
         .map(read_batch, fn_kwargs={"source": ray.put(source), "view": predictor.preprocess}, num_cpus=1)
         .map(
             ComputeBatch,
@@ -74,7 +79,7 @@ def shape_of(predictor: Predictor) -> InputShape:
 
 def read_batch(row: Row, *, source: Any, view: Preprocess) -> Row:
     """Read and decode the pictures of one batch, in a task on any CPU."""
-    ray = optional("ray", extra="ray", purpose="this engine")
+    ray = import_ray()
     listed: Source = ray.get(source) if isinstance(source, ray.ObjectRef) else source
     pixels = torch.empty(row["count"], *view.shape, dtype=torch.uint8)
     indices = np.arange(row["first"], row["first"] + row["count"], dtype=np.int64)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from vitrine.batch.index_segment import CHUNK, IndexRecord, Named, Segment, Vectors, built, import_faiss
 from vitrine.data.sources.arrow import import_pyarrow
 from vitrine.errors import ConfigError, DataError
+from vitrine.runtime.array_file import save_array
 from vitrine.runtime.files import parse_json, write_atomically
 from vitrine.spelling import printable
 
@@ -66,7 +67,7 @@ class VectorIndex:
 
     def live_keys(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return keys and numbers of the pictures that are not removed."""
-        parquet = import_pyarrow("a search index").parquet
+        parquet = import_pyarrow("a search index", extra="search").parquet
         keys = [
             parquet.read_table(self._names(segment), columns=["key"])["key"].to_numpy()
             for segment in self.record.segments
@@ -93,7 +94,7 @@ class VectorIndex:
         if len(numbers):
             removed = np.union1d(self.removed, numbers)
             with write_atomically(self.folder / REMOVED) as file:
-                np.save(file, removed, allow_pickle=False)
+                save_array(file, removed)
             self.__dict__.pop("removed", None)
 
     def search(self, queries: Vectors, count: int) -> tuple[Vectors, NDArray[np.int64]]:
@@ -117,7 +118,7 @@ class VectorIndex:
 
     def names(self, numbers: Sequence[int]) -> list[str]:
         """Return the paths of pictures by their numbers."""
-        parquet = import_pyarrow("a search index").parquet
+        parquet = import_pyarrow("a search index", extra="search").parquet
         names: dict[int, str] = {}
         by_group: dict[tuple[int, int], list[int]] = {}
         for number in set(numbers):
@@ -135,7 +136,7 @@ class VectorIndex:
     def paths(self) -> Iterator[tuple[int, list[str]]]:
         """Read all paths in order, a group at a time with the number of its first picture."""
         for segment in self.record.segments:
-            file = import_pyarrow("a search index").parquet.ParquetFile(self._names(segment))
+            file = import_pyarrow("a search index", extra="search").parquet.ParquetFile(self._names(segment))
             for group in range(file.num_row_groups):
                 column = file.read_row_group(group, columns=["path"])["path"]
                 yield segment.first + group * _NAMES_PER_GROUP, column.to_pylist()
@@ -178,7 +179,7 @@ class VectorIndex:
         return count
 
     def _write_segment(self, segment: Segment, held: Sequence[Named]) -> None:
-        arrow = import_pyarrow("a search index")
+        arrow = import_pyarrow("a search index", extra="search")
         self.folder.mkdir(parents=True, exist_ok=True)
         index = built([one.vectors for one in held], width=self.record.width, count=segment.count)
         with write_atomically(self.folder / f"vectors-{segment.number:05d}.faiss") as file:
@@ -208,7 +209,7 @@ class VectorIndex:
                 (self.folder / f"vectors-{old.number:05d}.faiss").unlink()
 
     def _named(self, segment: Segment) -> Named:
-        table = import_pyarrow("a search index").parquet.read_table(self._names(segment))
+        table = import_pyarrow("a search index", extra="search").parquet.read_table(self._names(segment))
         return Named(
             vectors=self._rows(segment, 0, segment.count),
             names=table["path"].to_pylist(),

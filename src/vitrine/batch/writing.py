@@ -10,7 +10,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -120,7 +120,7 @@ class _Writers:
         self._parts, self._source, self._schema = parts, source, schema
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="vitrine-parts")
         # The first array that pyarrow makes imports pandas, up to two seconds: the workers start meanwhile.
-        self._pool.submit(import_pyarrow("Parquet parts").array, [0])
+        self._pool.submit(import_pyarrow("writing Parquet parts").array, [0])
         self._open: PartWriter | None = None
         self._finishing: deque[Future[None]] = deque()
 
@@ -132,9 +132,9 @@ class _Writers:
 
     def finish(self, writer: "PartWriter") -> None:
         """Finish a part in the background; wait if too many are unfinished."""
-        self._open = None
         while len(self._finishing) >= MOST_FINISHING or (self._finishing and self._finishing[0].done()):
             self._finishing.popleft().result()
+        self._open = None
         self._finishing.append(self._pool.submit(writer.finish))
 
     def __enter__(self) -> "_Writers":
@@ -161,7 +161,7 @@ class PartWriter:
         self._stack = ExitStack()
         file = self._stack.enter_context(parts.folder.writing(part_file(number)))
         self._file = _Hashing(file)
-        parquet = import_pyarrow("Parquet parts").parquet
+        parquet = import_pyarrow("writing Parquet parts").parquet
         self._writer = parquet.ParquetWriter(self._file, schema, **parquet_options(schema))
 
     def add(self, table: Any, *, num_unreadable: int) -> None:
@@ -176,8 +176,12 @@ class PartWriter:
 
     def finish(self) -> None:
         """Close the part, put it in its place and record it."""
-        self._write_group()
-        self._writer.close()
+        try:
+            self._write_group()
+            self._writer.close()
+        except BaseException:
+            self.abandon()
+            raise
         self._stack.close()
         rows = self._parts.job.rows(self.number)
         self._parts.finish(
@@ -197,12 +201,13 @@ class PartWriter:
         """Remove what was written."""
         self._file.is_dropping = True
         interruption = InterruptedError()
-        self._stack.__exit__(type(interruption), interruption, None)
+        with suppress(OSError):  # a full disk, where what is still buffered cannot be written either
+            self._stack.__exit__(type(interruption), interruption, None)
 
     def _write_group(self) -> None:
         if not self._held:
             return
-        arrow = import_pyarrow("Parquet parts")
+        arrow = import_pyarrow("writing Parquet parts")
         rows = arrow.concat_tables(self._held)
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
         self._held, self._held_bytes, self._held_rows = [], 0, 0
@@ -215,7 +220,7 @@ class _Hashing:
 
     def __init__(self, file: Any) -> None:
         self._file, self.digest, self.num_bytes = file, hashlib.sha256(), 0
-        # Set when a part is interrupted: Parquet's writer writes again when it is deleted, to a closed file.
+        # Set when a part is given up: Parquet's writer writes again when it is deleted, to a closed file.
         self.is_dropping = False
 
     def write(self, data: Any) -> int:

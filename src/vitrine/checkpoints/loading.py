@@ -14,7 +14,7 @@ from vitrine.checkpoints.record import Record
 from vitrine.checkpoints.weights import fill_model
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import Model
-from vitrine.models.sizes import ImageSize, as_shape, as_size, shown
+from vitrine.models.sizes import ImageSize, InputShape, as_shape, as_size, shown
 from vitrine.runtime.progress import notice
 from vitrine.runtime.result import abbreviated, html_table, is_empty
 
@@ -86,15 +86,39 @@ def load(
     # A size that other patches tile may not be one that the file's own tile.
     asked = size if patch is None else None
     opened = open_weights(source, image_size=asked, num_heads=num_heads, options=options, revision=revision)
-    changed = adapt(
+    return load_opened(
         opened,
         num_classes=num_classes,
-        image_size=size,
+        shape=InputShape(
+            size=size, patch=patch, max_patches=shape.max_patches if max_patches is None else max_patches
+        ),
         channels=channels,
         features_only=features_only,
         new_head=new_head,
-        patch=patch,
-        max_patches=shape.max_patches if max_patches is None else max_patches,
+        dtype=dtype,
+    )
+
+
+def load_opened(
+    opened: Opened,
+    *,
+    num_classes: int | None = None,
+    shape: InputShape,
+    channels: int | None = None,
+    features_only: bool = False,
+    new_head: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> Loaded:
+    """Load weights that were opened before, with the changes that `load` makes."""
+    changed = adapt(
+        opened,
+        num_classes=num_classes,
+        image_size=None if shape.size is None else as_size(shape.size),
+        channels=channels,
+        features_only=features_only,
+        new_head=new_head,
+        patch=shape.patch,
+        max_patches=shape.max_patches,
     )
     model = filled(changed, dtype=dtype)
     notes = (*changed.notes, *zero_head_note(model, num_classes=num_classes))
@@ -109,6 +133,13 @@ def load(
         notes=notes,
         folder=opened.folder if changed.weights is opened.weights else None,
     )
+
+
+def class_names(loaded: Loaded) -> tuple[str, ...]:
+    """Return the names of a model's classes; `class 0` and so on if they are unknown."""
+    if loaded.classes:
+        return loaded.classes
+    return tuple(f"class {number}" for number in range(loaded.model.config.num_classes or 0))
 
 
 def as_squares(loaded: Loaded, *, purpose: str) -> Loaded:

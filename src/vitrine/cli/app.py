@@ -12,11 +12,12 @@ import inspect
 import io
 import os
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import ModuleType, NoneType, UnionType
+from types import FrameType, ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
@@ -55,7 +56,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     # torch.compile recommends TF32, and its warning would break the live line; fp32 is exact here on purpose.
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-    code = exit_code_of(build())
+    code = exit_code_of(run_command, interruptions=noted_interruptions())
     if launched().world_size > 1:
         # Threads of torch's process groups may still want the GIL while the interpreter shuts down, and abort.
         sys.stdout.flush()
@@ -64,7 +65,28 @@ def main() -> None:
     sys.exit(code)
 
 
-def exit_code_of(app: typer.Typer) -> int:
+def run_command(**options: Any) -> None:
+    """Put the commands together and run the one that the arguments of this process name."""
+    build()(**options)
+
+
+def noted_interruptions() -> list[int]:
+    """Note every Ctrl-C, also one that is swallowed.
+
+    Libraries in C do so while they import each other (torch numpy), and are broken afterwards.
+    """
+    noted: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in the background of a shell
+        signal.signal(signal.SIGINT, interrupt)
+    return noted
+
+
+def exit_code_of(app: Callable[..., Any], *, interruptions: Sequence[int] = ()) -> int:
     """Run a command; report in one sentence what went wrong, if anything did."""
     try:
         app(prog_name="vitrine")
@@ -72,16 +94,17 @@ def exit_code_of(app: typer.Typer) -> int:
         if end.code == INTERRUPTED:  # Typer's word for Ctrl-C
             print("vitrine: interrupted", file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except RepeatedError as error:
-        return error.exit_code
     except VitrineError as error:
-        complain(error.text(COMMAND_LINE))
+        if not isinstance(error, RepeatedError):
+            complain(error.text(COMMAND_LINE))
         return error.exit_code
-    except KeyboardInterrupt:
-        print("vitrine: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except (MemoryError, RuntimeError, OSError) as error:
-        return refused_by_the_system(error)
+    except (KeyboardInterrupt, Exception) as error:
+        if interruptions or isinstance(error, KeyboardInterrupt):
+            print("vitrine: interrupted", file=sys.stderr)
+            return INTERRUPTED
+        if isinstance(error, MemoryError | RuntimeError | OSError):
+            return refused_by_the_system(error)
+        raise
     return 0
 
 

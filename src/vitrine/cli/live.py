@@ -80,10 +80,17 @@ class LiveLine:
             self._bar.update(self._bar.task_ids[0], advance=steps, rate=self._note or f"{rate:,.1f}/s")
         elif not self._on_terminal and now - self._last_plain > PLAIN_EVERY_SECONDS:
             self._last_plain = now
-            left = f", {(self._total - self._done) / rate:,.0f} s left" if self._total else ""
+            left = f", {max(0, self._total - self._done) / rate:,.0f} s left" if self._total else ""
             of = f"/{self._total:,}" if self._total else ""
             note = self._note or f"{rate:,.1f}/s"
             print(f"{self._what}: {self._done:,}{of}, {note}{left}", file=sys.stderr, flush=True)
+
+    def lengthen(self, steps: int) -> None:
+        """Count the added steps among those left."""
+        if self._total is not None:
+            self._total += steps
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[0], total=self._total)
 
     def finish(self) -> None:
         """Remove the line."""

@@ -17,8 +17,8 @@ from vitrine.data.preparing.preprocess import Preprocess, planes, resize
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.instance_predictions import found_instances
 from vitrine.evaluation.objects import BoxPrediction, unread
-from vitrine.evaluation.outputs import Precision, casting
-from vitrine.evaluation.reading_ahead import ReadPicture, read_ahead
+from vitrine.evaluation.outputs import Precision
+from vitrine.evaluation.reading_ahead import ReadPicture, in_groups, read_ahead
 from vitrine.models.dense.boxes import kept_boxes
 from vitrine.models.dense.config import DenseConfig
 
@@ -50,20 +50,12 @@ def predict_boxes(
     `config` is the model's: it says whether the module answers with boxes or with masks of objects.
     """
     chosen = range(len(source)) if indices is None else indices
-    count = AT_ONCE.get(device.type, AT_ONCE["cpu"])
-    group: list[ReadPicture] = []
-
-    def predicted() -> list[BoxPrediction]:
-        # Not inference mode: tensors that a module caches in it could not be trained with afterwards.
-        with torch.no_grad(), casting(device, precision):
-            return boxes_of_read(module, group, preprocess, device=device, config=config)
-
-    for read in read_ahead(source, chosen, preprocess=preprocess, num_workers=num_workers, resize=fitted):
-        group.append(read)
-        if len(group) >= count:
-            yield from predicted()
-            group.clear()
-    yield from predicted()
+    reads = read_ahead(source, chosen, preprocess=preprocess, num_workers=num_workers, resize=fitted)
+    yield from in_groups(
+        reads,
+        lambda group: boxes_of_read(module, group, preprocess, device=device, config=config),
+        num_pictures=AT_ONCE.get(device.type, AT_ONCE["cpu"]), device=device, precision=precision,
+    )  # fmt: skip
 
 
 def fitted(pixels: Pixels, preprocess: Preprocess) -> Tensor:

@@ -10,8 +10,8 @@ from vitrine.data.decoding.annotation import Map
 from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.preparing.preprocess import Preprocess, planes, resize
 from vitrine.data.sources.source import Source
-from vitrine.evaluation.outputs import Precision, casting
-from vitrine.evaluation.reading_ahead import ReadPicture, read_ahead
+from vitrine.evaluation.outputs import Precision
+from vitrine.evaluation.reading_ahead import ReadPicture, in_groups, read_ahead
 from vitrine.models.dense.windows import class_maps, covering_size
 
 # Windows that are scored at once.
@@ -43,19 +43,13 @@ def predict_pixels(
     """
     chosen = range(len(source)) if indices is None else indices
     most_windows = MOST_WINDOWS.get(device.type, MOST_WINDOWS["cpu"])
-    group: list[ReadPicture] = []
-
-    def predicted() -> list[PixelPrediction]:
-        # Not inference mode: tensors that a module caches in it could not be trained with afterwards.
-        with torch.no_grad(), casting(device, precision):
-            return _predicted(module, group, preprocess, device=device, most_windows=most_windows)
-
-    for read in read_ahead(source, chosen, preprocess=preprocess, num_workers=num_workers, resize=covering):
-        group.append(read)
-        if len(group) * 2 >= most_windows:  # most pictures have two windows
-            yield from predicted()
-            group.clear()
-    yield from predicted()
+    reads = read_ahead(source, chosen, preprocess=preprocess, num_workers=num_workers, resize=covering)
+    yield from in_groups(
+        reads,
+        lambda group: _predicted(module, group, preprocess, device=device, most_windows=most_windows),
+        num_pictures=max(most_windows // 2, 1),  # most pictures have two windows
+        device=device, precision=precision,
+    )  # fmt: skip
 
 
 def _predicted(

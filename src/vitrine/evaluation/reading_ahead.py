@@ -1,9 +1,10 @@
 """Pictures of any size, read and resized in threads, in order, a few ahead of the one that is taken."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,9 @@ from vitrine.data.decoding.image_file import Pixels
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.data.sources.source import Source
 from vitrine.errors import VitrineError
+from vitrine.evaluation.outputs import Precision, casting
+
+Prediction = TypeVar("Prediction")
 
 AHEAD_PER_WORKER = 4
 
@@ -57,3 +61,27 @@ def read_ahead(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def in_groups(
+    reads: Iterable[ReadPicture],
+    predicted: Callable[[list[ReadPicture]], list[Prediction]],
+    *,
+    num_pictures: int,
+    device: torch.device,
+    precision: Precision,
+) -> Iterator[Prediction]:
+    """Predict some pictures at once, in order, without gradients."""
+    group: list[ReadPicture] = []
+
+    def of_group() -> list[Prediction]:
+        # Not inference mode: tensors that a module caches in it could not be trained with afterwards.
+        with torch.no_grad(), casting(device, precision):
+            return predicted(group)
+
+    for read in reads:
+        group.append(read)
+        if len(group) >= num_pictures:
+            yield from of_group()
+            group.clear()
+    yield from of_group()

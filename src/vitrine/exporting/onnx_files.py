@@ -22,7 +22,7 @@ from vitrine.errors import ConfigError, TryOption
 from vitrine.exporting.dense_model import DenseInferenceModel, exported_form
 from vitrine.exporting.exported import Export, Exported, Subject, answer_of
 from vitrine.exporting.inference_model import InferenceModel
-from vitrine.exporting.onnx_graph import check_file, import_onnx, require_one_file, write_onnx
+from vitrine.exporting.onnx_graph import check_file, require_one_file, require_onnx, write_onnx
 from vitrine.exporting.reduced_precision import require_products, write_fp16, write_int8, write_static_int8
 from vitrine.exporting.runner import FILES, HUGGING_FACE_FILES, Engine, Precision, open_runner
 from vitrine.models import BiTConfig
@@ -35,7 +35,7 @@ def plan_onnx(
     loaded: Loaded, *, fp16: bool, int8: bool, calibration: Tensor | None, for_hugging_face: bool
 ) -> Export:
     """Check that a graph and its copies can be written; `calibration` (N, C, height, width) asks for static int8."""
-    import_onnx()
+    require_onnx()
     if for_hugging_face:
         require_openable(loaded.record)
     if int8 or calibration is not None:

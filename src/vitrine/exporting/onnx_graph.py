@@ -19,7 +19,7 @@ from vitrine.checkpoints.record import Record
 from vitrine.errors import CheckpointError, ConfigError, MissingExtraError, TryOption
 from vitrine.exporting.dense_model import DenseInferenceModel
 from vitrine.exporting.inference_model import InferenceModel
-from vitrine.exporting.runner import HUGGING_FACE_EMBEDDING
+from vitrine.exporting.runner import HUGGING_FACE_EMBEDDING, import_onnxruntime
 from vitrine.runtime.files import json_text, write_atomically
 from vitrine.version import __version__
 
@@ -155,6 +155,12 @@ def import_onnx() -> ModuleType:
             error.name or "onnx", extra="export", purpose="writing an ONNX file"
         ) from None
     return onnx
+
+
+def require_onnx() -> None:
+    """Refuse to begin without a package that writes an ONNX file or compares it with the model afterwards."""
+    import_onnx()
+    import_onnxruntime()
 
 
 @contextmanager

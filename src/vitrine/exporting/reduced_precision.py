@@ -1,5 +1,6 @@
 """Smaller ONNX files of the same graph: half precision, and eight-bit matrix products."""
 
+import importlib
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
@@ -100,14 +101,15 @@ def calibration_reader(quantization: ModuleType, images: NDArray[np.float32]) ->
 
 def import_quantization() -> ModuleType:
     """Import onnxruntime's quantiser, or raise an error that says how to install it."""
+    return part_of_onnxruntime("quantization", purpose="eight-bit weights")
+
+
+def part_of_onnxruntime(name: str, *, purpose: str) -> ModuleType:
+    """Import a part of onnxruntime; the error names the package that it lacks, which may be onnx."""
     try:
-        from onnxruntime import quantization  # noqa: PLC0415 (an extra)
+        return importlib.import_module(f"onnxruntime.{name}")
     except ImportError as error:
-        raise MissingExtraError(
-            error.name or "onnxruntime", extra="export", purpose="eight-bit weights"
-        ) from None
-    quantiser: ModuleType = quantization
-    return quantiser
+        raise MissingExtraError(error.name or "onnxruntime", extra="export", purpose=purpose) from None
 
 
 def store_in_fp16(source: Path, path: Path) -> None:
@@ -141,14 +143,7 @@ def require_products(config: ModelConfig) -> None:
 
 def import_converter() -> ModuleType:
     """Import onnxruntime's conversion to half precision."""
-    try:
-        from onnxruntime.transformers import float16  # noqa: PLC0415 (an extra)
-    except ImportError as error:
-        raise MissingExtraError(
-            error.name or "onnxruntime", extra="export", purpose="half precision"
-        ) from None
-    converter: ModuleType = float16
-    return converter
+    return part_of_onnxruntime("transformers.float16", purpose="half precision")
 
 
 @contextmanager

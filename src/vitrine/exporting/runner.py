@@ -7,6 +7,7 @@ Shapes: B images, C channels, K classes, R numbers of the representation.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 
 from vitrine.checkpoints.reading.onnx_file import read_metadata
 from vitrine.data.preparing.preprocess import Preprocess
-from vitrine.errors import CheckpointError, ConfigError, MissingCheckpointError, MissingExtraError
+from vitrine.errors import CheckpointError, ConfigError, MissingCheckpointError
 from vitrine.runtime.files import parse_json
+from vitrine.runtime.optional import optional
 from vitrine.runtime.threads import available_cores
 
 Engine = Literal["onnxruntime", "openvino"]
@@ -129,11 +131,14 @@ def open_runner(
 Started = tuple[Run, tuple[int, ...], tuple[str, ...], str]
 
 
+def import_onnxruntime() -> ModuleType:
+    """Import onnxruntime, or raise an error that says how to install it."""
+    module: ModuleType = optional("onnxruntime", extra="export", purpose="running an ONNX file")
+    return module
+
+
 def _start_onnxruntime(path: Path, threads: int) -> Started:
-    try:
-        import onnxruntime  # noqa: PLC0415 (an extra)
-    except ImportError:
-        raise MissingExtraError("onnxruntime", extra="export", purpose="running an ONNX file") from None
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
@@ -153,10 +158,7 @@ def _start_onnxruntime(path: Path, threads: int) -> Started:
 
 
 def _start_openvino(path: Path, threads: int, *, is_bf16: bool) -> Started:
-    try:
-        import openvino  # noqa: PLC0415 (an extra)
-    except ImportError:
-        raise MissingExtraError("openvino", extra="openvino", purpose="the engine openvino") from None
+    openvino = optional("openvino", extra="openvino", purpose="the engine openvino")
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": threads,

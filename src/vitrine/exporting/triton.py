@@ -25,7 +25,7 @@ from vitrine.checkpoints.writing import write_json, write_text
 from vitrine.errors import ConfigError, TryOption
 from vitrine.exporting.exported import Export, Exported, Subject
 from vitrine.exporting.inference_model import InferenceModel
-from vitrine.exporting.onnx_graph import check_file, import_onnx, require_one_file, write_onnx
+from vitrine.exporting.onnx_graph import check_file, require_one_file, require_onnx, write_onnx
 from vitrine.runtime.progress import track
 
 NAME, VERSION = "vitrine", "1"
@@ -44,7 +44,7 @@ instance_group [ {{ kind: KIND_CPU count: 1 }} ]
 
 def plan_triton(loaded: Loaded) -> Export:
     """Check that the model reads photos; return the function that writes the repository."""
-    import_onnx()
+    require_onnx()
     if loaded.preprocess.channels not in (1, 3):
         raise ConfigError(
             f"triton supports models with 1 or 3 channels, this model has {loaded.preprocess.channels}",

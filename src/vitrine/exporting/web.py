@@ -18,7 +18,7 @@ from vitrine.errors import ConfigError, TryOption
 from vitrine.evaluation.familiarity import PASSED
 from vitrine.exporting.exported import Export, Exported, Subject, answer_of
 from vitrine.exporting.inference_model import InferenceModel
-from vitrine.exporting.onnx_graph import check_file, import_onnx, require_one_file, write_onnx
+from vitrine.exporting.onnx_graph import check_file, require_one_file, require_onnx, write_onnx
 from vitrine.exporting.onnxruntime_web import copy_into, find_onnxruntime_web
 from vitrine.exporting.reduced_precision import require_products, store_in_fp16, write_int8
 from vitrine.exporting.runner import open_runner
@@ -47,7 +47,7 @@ def plan_web(
     loaded: Loaded, *, facts: Callable[[], PageFacts], int8: bool, onnxruntime_web: Path | None
 ) -> Export:
     """Check that a browser can prepare images for the model; return the function that writes the folder."""
-    import_onnx()
+    require_onnx()
     if loaded.record.number:
         raise ConfigError(
             "the page shows classes, and this model predicts a number",

@@ -111,7 +111,7 @@ def _at_hand(folder: Folder, record: PartRecord) -> Iterator[Path]:
 
 def _count(part: Path, counts: AnswerCounts, *, answers: list[str], folder: str) -> None:
     """Count the rows of one part."""
-    file = import_pyarrow("Parquet parts").parquet.ParquetFile(part)
+    file = import_pyarrow("reading Parquet parts").parquet.ParquetFile(part)
     names = file.schema_arrow.names
     if "label" not in names:
         raise DataError(

@@ -3,11 +3,12 @@
 import dataclasses
 
 from vitrine.checkpoints.bundled import BOX
+from vitrine.checkpoints.opening import Opened
 from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.sources.opening import read_as, task_of
 from vitrine.errors import ConfigError, TryVerb
 from vitrine.evaluation.closed_form import ClosedForm
-from vitrine.jobs.model_argument import named_model, own_max_patches
+from vitrine.jobs.model_argument import named_model, own_max_patches, trained_weights
 from vitrine.jobs.resume import resume_run
 from vitrine.recipes import Recipe
 from vitrine.recipes.options import RecipeOptions, chosen_recipe, is_file
@@ -76,16 +77,13 @@ def finetune_model(
     """Fine-tune a model on `data`, at one learning rate or at the best of a sweep."""
     data = for_task(data, task)
     plain = labels_recipe(recipe, options, task=task_of(data))
-    if (
-        model is not None
-        and plain.size is None
-        and plain.max_patches is None
-        and plain.objective.task == "classes"
-    ):
-        most = own_max_patches(model)
-        plain = (
-            plain if most is None else labels_recipe(recipe, {**options, "max_patches": most}, task="classes")
-        )
+    if model is None:
+        model = plain.model if plain.model is not None and recipe is not None and is_file(recipe) else BOX
+    model, weights = named_model(model, device=execution.device), None
+    if plain.size is None and plain.max_patches is None and plain.objective.task == "classes":
+        weights = trained_weights(model)
+        if (most := own_max_patches(weights)) is not None:
+            plain = labels_recipe(recipe, {**options, "max_patches": most}, task="classes")
     has_rate = options.get("lr") is not None
     chosen = partly_trained(plain, probe=probe, biases=biases, freeze=freeze, lora=lora, has_rate=has_rate)
     fast = fast or keep_classes
@@ -93,9 +91,6 @@ def finetune_model(
         require_untrained(chosen, is_plain=not sweep and chosen == plain)
     if fast and data_options.hold_out is None:  # images left out in turn are scored, so none must be held out
         data_options = dataclasses.replace(data_options, hold_out=0.0, allow_one_class=keep_classes)
-    if model is None:
-        model = chosen.model if chosen.model is not None and recipe is not None and is_file(recipe) else BOX
-    model = named_model(model, device=execution.device)
     require_free_options(options.get("settings", ()))
     data_options = dataclasses.replace(data_options, allow_numbers=True)
     require_sinks(tensorboard=tensorboard, wandb=wandb)
@@ -110,18 +105,24 @@ def finetune_model(
                 processes=processes,
             )  # fmt: skip
             output = RunOutput(folder=folder, verb="finetune", tensorboard=tensorboard, wandb=wandb)
-            if opened.train.is_numeric:
+            is_numeric = opened.train.is_numeric
+            if is_numeric:
                 require_plain(data, sweep=sweep, keep_classes=keep_classes, probe=probe or freeze is not None)
-                return on_numbers(opened, chosen, model=model, execution=execution, output=output)
-            chosen = dataclasses.replace(
-                for_labels_of(opened, chosen.with_steps_for(len(opened.train))), model=model
-            )
+            else:
+                chosen = for_labels_of(opened, chosen.with_steps_for(len(opened.train)))
+            chosen = dataclasses.replace(chosen, model=model)
             if keep_classes:
                 return grow_run(*open_growing(model), opened, chosen, execution=execution, output=output)
+            if sweep:
+                require_sweep(chosen, opened)
+            start = started(model, chosen, opened, weights=weights)
+            del weights  # a file of torch's oldest format is in memory as a whole
+            if is_numeric:
+                return on_numbers(start, opened, chosen, execution=execution, output=output)
             if fast:
-                start = pretrained_model(model, chosen, num_classes=len(opened.train.classes))
                 return fast_run(start, opened, chosen, execution=execution, output=output)
             return trained(
+                start,
                 opened,
                 chosen,
                 model=model,
@@ -142,19 +143,25 @@ def require_untrained(recipe: Recipe, *, is_plain: bool) -> None:
         )
 
 
+def started(model: str, recipe: Recipe, data: RunData, *, weights: Opened | None) -> StartingModel:
+    """Load the model for the classes of the data, or for the numbers; `weights` are its own, if already opened."""
+    if recipe.objective.task != "classes":
+        return dense_model(model, recipe, classes=data.train.classes)
+    count = 1 if data.train.is_numeric else len(data.train.classes)
+    return pretrained_model(model, recipe, num_classes=count, weights=weights)
+
+
 def on_numbers(
-    data: RunData, recipe: Recipe, *, model: str, execution: Execution, output: RunOutput
+    start: StartingModel, data: RunData, recipe: Recipe, *, execution: Execution, output: RunOutput
 ) -> TrainingResult:
     """Fit numbers; images that are left out one at a time are the evidence, so none is held out unless asked for."""
     if data.division.hold_out is None and undivided(data.splits) is not None:
         data = with_held_out(data)
-    start = pretrained_model(model, recipe, num_classes=1)
-    return number_run(
-        start, data, dataclasses.replace(recipe, model=model), execution=execution, output=output
-    )
+    return number_run(start, data, recipe, execution=execution, output=output)
 
 
 def trained(
+    start: StartingModel,
     data: RunData,
     recipe: Recipe,
     *,
@@ -166,15 +173,12 @@ def trained(
 ) -> TrainingResult:
     """Train at one learning rate, at the best of a sweep, or, with few images and classes, in folds."""
     may_fold = not sweep and data.division.hold_out is None and has_free_length(recipe)
-    if sweep:
-        require_sweep(recipe, data)
-    else:  # a sweep compares the ends of its runs, as the run on all images has no evaluation
+    if not sweep:  # a sweep compares the ends of its runs, as the run on all images has no evaluation
         recipe = with_evaluations(recipe, data)
     if recipe.objective.task != "classes":
-        start, solved = dense_model(model, recipe, classes=data.train.classes), None
+        solved = None
         freeze_weights(start.model, recipe.training)
     else:
-        start = pretrained_model(model, recipe, num_classes=len(data.train.classes))
         if may_fold and can_solve_head(start) and are_few(data, recipe):
             data = with_held_out(data)
         start, solved = prepared(start, data, recipe, model=model, execution=execution, processes=processes)

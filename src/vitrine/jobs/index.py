@@ -122,7 +122,7 @@ def _of_parts(folder: Path, *, out: Path | None, is_overwriting: bool) -> IndexR
     records = parts.finished()
     if missing := parts.missing():
         raise ConfigError(f"{printable(str(folder))} lacks {len(missing)} of its {parts.job.num_parts} parts")
-    parquet = import_pyarrow("a search index").parquet
+    parquet = import_pyarrow("a search index", extra="search").parquet
     files = [folder / record.file for _, record in sorted(records.items())]
     schema = parquet.read_schema(files[0])
     if "embedding" not in schema.names:

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitrine.checkpoints.bundled import BOX, box_on
 from vitrine.checkpoints.locating import find, names_weights
-from vitrine.checkpoints.opening import open_weights
+from vitrine.checkpoints.opening import Opened, open_weights
 from vitrine.data.decoding.annotation import DataTask
 from vitrine.data.sources.folder_walk import list_images
 from vitrine.data.sources.in_memory import PictureList
@@ -19,7 +19,6 @@ from vitrine.models.packed import packed_attention
 from vitrine.runtime.find_run import resolve_latest
 from vitrine.runtime.output_folder import is_inside
 from vitrine.runtime.places import Place
-from vitrine.runtime.progress import quiet
 from vitrine.serving.output_files import STANDARD_OUTPUT
 from vitrine.serving.predictor import Predictor
 from vitrine.spelling import printable
@@ -52,8 +51,7 @@ def plan_of(predictor: Predictor, source: Source, model: str) -> PicturesPlan:
 
 def predicted_task(model: str) -> DataTask:
     """Return the kind of a model's answers: classes of pictures, masks or boxes; only its config is read."""
-    with quiet():  # notes on the weights are reported when they are loaded
-        config = open_weights(model).record.config
+    config = open_weights(model).record.config
     return config.answers if isinstance(config, DenseConfig) else "classes"
 
 
@@ -62,12 +60,14 @@ def named_model(model: str, *, device: str) -> str:
     return box_on(resolve_latest(model), device=device)
 
 
-def own_max_patches(model: str) -> int | None:
+def trained_weights(model: str) -> Opened | None:
+    """Open the weights of a model, of which nothing is read yet; None for a variant, which has none."""
+    return None if isinstance(find(model), str) else open_weights(model)
+
+
+def own_max_patches(weights: Opened | None) -> int | None:
     """Return the number of patches that a trained model keeps the aspect ratio with; None if it takes one size."""
-    if isinstance(find(model), str):  # a variant, without weights
-        return None
-    with quiet():
-        return open_weights(model).record.preprocess.max_patches
+    return None if weights is None else weights.record.preprocess.max_patches
 
 
 def model_and_data(verb: str, model: str | None, data: str | None, *, device: str) -> tuple[str, str]:

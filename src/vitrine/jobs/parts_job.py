@@ -8,7 +8,7 @@ from typing import Literal
 from vitrine.batch.columns import Columns, schema_of, table_of
 from vitrine.batch.local_engine import compute_here
 from vitrine.batch.parts import Job, PartFolder, default_part_size
-from vitrine.batch.ray_engine import compute_with_ray
+from vitrine.batch.ray_engine import compute_with_ray, import_ray
 from vitrine.batch.writing import Progress, metadata_of, write_parts
 from vitrine.checkpoints import Loaded
 from vitrine.data.sources.source import Source
@@ -110,6 +110,8 @@ def compute_parts(
     what: str,
 ) -> PartsResult:
     """Compute this process's parts that are not finished, and join the manifest if they were the last."""
+    if engine == "ray":
+        import_ray()  # before anything is written
     job = Job(
         model=model,
         weights=weights_hash(predictor.model, includes_head=True),

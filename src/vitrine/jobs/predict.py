@@ -26,6 +26,7 @@ from vitrine.jobs.parts_job import (
 )
 from vitrine.jobs.predict_boxes import BoxPredictions, predict_objects
 from vitrine.jobs.predict_masks import MaskPredictions, predict_masks
+from vitrine.jobs.prediction_files import exit_code_of
 from vitrine.models.sizes import ImageSize
 from vitrine.runtime.launch import share_of_work
 from vitrine.runtime.places import Place, delivered
@@ -76,7 +77,7 @@ class PredictResult(Result):
     @property
     def exit_code(self) -> int:
         """1 if no picture could be read, or if the command is strict and any could not."""
-        return int(self.num_errors == self.num_pictures or (self.is_strict and self.num_errors > 0))
+        return exit_code_of(self.num_errors, num_pictures=self.num_pictures, is_strict=self.is_strict)
 
 
 def classifier_in_words(

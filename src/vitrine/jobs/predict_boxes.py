@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from vitrine.checkpoints import load
+from vitrine.checkpoints.loading import class_names
 from vitrine.data.decoding.coco_masks import encode_segmentation
 from vitrine.data.decoding.decode import decode
 from vitrine.data.decoding.mask_file import as_palette
@@ -17,7 +18,7 @@ from vitrine.data.sources.source import Source
 from vitrine.evaluation.box_predictions import predict_boxes
 from vitrine.evaluation.objects import BoxPrediction, with_sides
 from vitrine.evaluation.outputs import Wish, chosen_precision
-from vitrine.jobs.predict_masks import save_picture, unique_stems
+from vitrine.jobs.prediction_files import exit_code_of, save_picture, unique_stems
 from vitrine.models.dense.config import DenseConfig
 from vitrine.models.sizes import ImageSize
 from vitrine.reports.box_drawing import drawn, numbered
@@ -53,7 +54,7 @@ class BoxPredictions(Result):
     @property
     def exit_code(self) -> int:
         """1 if no picture could be read, or if the command is strict and any could not."""
-        return int(self.num_errors == self.num_pictures or (self.is_strict and self.num_errors > 0))
+        return exit_code_of(self.num_errors, num_pictures=self.num_pictures, is_strict=self.is_strict)
 
 
 def predict_objects(
@@ -74,9 +75,7 @@ def predict_objects(
     assert isinstance(config, DenseConfig)
     has_masks = config.answers == "instances"
     folders = (OVERLAYS, MASKS) if has_masks else (OVERLAYS,)
-    classes = loaded.classes or tuple(
-        f"class {number}" for number in range(loaded.model.config.num_classes or 0)
-    )
+    classes = class_names(loaded)
     folder = new_output_folder(
         out, verb="predict", files=(DETECTIONS, PICTURES, TABLE, *folders), is_overwriting=is_overwriting
     )

@@ -7,11 +7,13 @@ import numpy as np
 from PIL import Image
 
 from vitrine.checkpoints import load
+from vitrine.checkpoints.loading import class_names
 from vitrine.data.decoding.decode import decode
 from vitrine.data.decoding.mask_file import as_palette, overlaid
 from vitrine.data.sources.source import Source
 from vitrine.evaluation.outputs import Wish, chosen_precision
 from vitrine.evaluation.pixel_predictions import predict_pixels
+from vitrine.jobs.prediction_files import exit_code_of, save_picture, unique_stems
 from vitrine.models.sizes import ImageSize
 from vitrine.runtime.devices import choose_device
 from vitrine.runtime.files import write_atomically, write_table
@@ -21,8 +23,6 @@ from vitrine.runtime.result import Result
 from vitrine.spelling import printable
 
 MASKS, OVERLAYS, TABLE, CLASS_LIST = "masks", "overlays", "predictions.csv", "classes.txt"
-# JPEG quality of the pictures in overlays; masks are not compressed with loss.
-JPEG_QUALITY = 90
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -41,7 +41,7 @@ class MaskPredictions(Result):
     @property
     def exit_code(self) -> int:
         """1 if no picture could be read, or if the command is strict and any could not."""
-        return int(self.num_errors == self.num_pictures or (self.is_strict and self.num_errors > 0))
+        return exit_code_of(self.num_errors, num_pictures=self.num_pictures, is_strict=self.is_strict)
 
 
 def predict_masks(
@@ -58,9 +58,7 @@ def predict_masks(
 ) -> MaskPredictions:
     """Write for each picture a palette PNG of classes and an overlay, and a table of the area of each class."""
     loaded = load(model, image_size=image_size)
-    classes = loaded.classes or tuple(
-        f"class {number}" for number in range(loaded.model.config.num_classes or 0)
-    )
+    classes = class_names(loaded)
     folder = new_output_folder(
         out, verb="predict", files=(MASKS, OVERLAYS, TABLE, CLASS_LIST), is_overwriting=is_overwriting
     )
@@ -105,25 +103,3 @@ def predict_masks(
         wrote=(folder / MASKS, folder / OVERLAYS, folder / TABLE, folder / CLASS_LIST),
         is_strict=is_strict,
     )
-
-
-def save_picture(file: Path, image: Image.Image) -> None:
-    """Write a picture in one step, as a JPEG or a PNG by its name."""
-    kind = "JPEG" if file.suffix == ".jpg" else "PNG"
-    with write_atomically(file) as opened:
-        image.save(opened, kind, quality=JPEG_QUALITY)
-
-
-def unique_stems(names: list[str]) -> list[str]:
-    """Return the names of files without folder and extension; a number is added to one that occurs again."""
-    used: set[str] = set()
-    stems = []
-    for name in names:
-        stem = Path(name).stem or "picture"
-        chosen, number = stem, 1
-        while chosen in used:
-            number += 1
-            chosen = f"{stem}-{number}"
-        used.add(chosen)
-        stems.append(chosen)
-    return stems

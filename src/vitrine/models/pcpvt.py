@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitrine.models.initialisation import initialise_convolutions, initialise_linears
 from vitrine.models.positions import ConditionalEncoding, Grid
 from vitrine.models.pyramid import PatchEmbedding, Pyramid, PyramidBlock, drop_rates
-from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig
+from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig, stride_with_reductions
 from vitrine.models.sizes import require_tiling
 
 
@@ -29,10 +29,7 @@ class PCPVTConfig(PyramidConfig):
     @property
     def token_stride(self) -> tuple[int, int]:
         """Multiple that both sides of an image must be, so that patches and reduced keys tile every map."""
-        side = max(
-            stride * reduction for stride, reduction in zip(self.strides, self.reductions, strict=True)
-        )
-        return side, side
+        return stride_with_reductions(self)
 
 
 class PCPVT(Pyramid):

@@ -16,7 +16,7 @@ from vitrine.models.dropout import Dropout
 from vitrine.models.initialisation import DEIT_STD, initialise_linears
 from vitrine.models.positions import Grid, Learned1D, resample_grid
 from vitrine.models.pyramid import PatchEmbedding, Pyramid, PyramidBlock, drop_rates
-from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig
+from vitrine.models.pyramid_config import FIRST_STRIDE, NEXT_STRIDE, PyramidConfig, stride_with_reductions
 from vitrine.models.sizes import require_tiling
 
 # How the official code fits position tables to another size.
@@ -38,10 +38,7 @@ class PVTConfig(PyramidConfig):
     @property
     def token_stride(self) -> tuple[int, int]:
         """Multiple that both sides of an image must be, so that patches and reduced keys tile every map."""
-        side = max(
-            stride * reduction for stride, reduction in zip(self.strides, self.reductions, strict=True)
-        )
-        return side, side
+        return stride_with_reductions(self)
 
 
 class PVT(Pyramid):

@@ -84,3 +84,11 @@ class PyramidConfig:
         """Return the grid of the keys of a stage."""
         step = self.reductions[stage]
         return grid[0] // step, grid[1] // step
+
+
+def stride_with_reductions(config: PyramidConfig) -> tuple[int, int]:
+    """Return the multiple that both sides of an image must be so that patches and reduced keys tile every map."""
+    side = max(
+        stride * reduction for stride, reduction in zip(config.strides, config.reductions, strict=True)
+    )
+    return side, side

@@ -6,9 +6,8 @@ generalised IoU (arXiv:1902.09630); both are averaged over the objects of the ba
 Shapes: B images of C channels, N cells, M places for objects, K classes.
 """
 
-import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -25,13 +24,13 @@ from vitrine.models import Model, ModelConfig, ViTConfig
 from vitrine.models.dense.boxes import giou
 from vitrine.models.dense.config import DenseConfig, DetectorConfig
 from vitrine.models.dense.detector import Detector
+from vitrine.objectives.annotated_pictures import augmented_pictures, object_evaluation
 from vitrine.objectives.objective import (
     Losses,
     Objective,
     Parts,
     RunContext,
     Validation,
-    augmented,
     register_objective,
 )
 from vitrine.objectives.segmentation import PICTURE_SETTINGS
@@ -120,12 +119,9 @@ class DetectionObjective(Objective):
         def prepare(batch: Batch) -> Parts:
             channels = context.preprocess.channels
             objects = boxes_in(batch.images, image_channels=channels, most_objects=self.most_objects)
-            pictures = replace(batch, images=batch.images[:, :channels])
-            nothing = torch.zeros(len(batch), dtype=torch.int64, device=batch.images.device)
-            pixels, _ = augmented(pictures, nothing, context, num_classes=1)
             num_objects = objects.is_object.sum().clamp_min(1).float()
             per_object = torch.ones(len(batch), device=batch.images.device) * len(batch) / num_objects
-            return context.preprocess.normalise(pixels), *objects, per_object
+            return augmented_pictures(batch, context), *objects, per_object
 
         return prepare
 
@@ -154,9 +150,7 @@ class DetectionObjective(Objective):
         self, context: RunContext, validation: Validation
     ) -> Callable[[nn.Module], dict[str, float]]:
         """Return the function that computes COCO's metrics on the validation pictures, each at its own size."""
-        config = context.model.config
-        assert isinstance(config, DenseConfig)
-        return functools.partial(validation.object_scores, config=config)
+        return object_evaluation(context, validation)
 
 
 class TrainedDetector(nn.Module):

@@ -3,12 +3,10 @@
 Shapes: B images of C channels, M places for objects, P planes of bits, H x W pixels.
 """
 
-import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from vitrine.data.decoding.annotation import DataTask
@@ -18,9 +16,10 @@ from vitrine.data.preparing.instance_view import InstanceView, instances_in, mas
 from vitrine.data.preparing.training_view import TrainView
 from vitrine.errors import ConfigError
 from vitrine.models import ModelConfig, ViTConfig
-from vitrine.models.dense.config import DenseConfig, InstanceEoMTConfig
+from vitrine.models.dense.config import InstanceEoMTConfig
+from vitrine.objectives.annotated_pictures import augmented_pictures, object_evaluation
 from vitrine.objectives.mask_classification import MaskClassificationObjective, Targets
-from vitrine.objectives.objective import Parts, RunContext, Validation, augmented, register_objective
+from vitrine.objectives.objective import Parts, RunContext, Validation, register_objective
 
 
 @register_objective
@@ -74,10 +73,7 @@ class InstanceObjective(MaskClassificationObjective):
         def labelled(batch: Batch) -> Parts:
             channels = context.preprocess.channels
             objects = instances_in(batch.images, image_channels=channels, most_objects=self.most_objects)
-            pictures = replace(batch, images=batch.images[:, :channels])
-            nothing = torch.zeros(len(batch), dtype=torch.int64, device=batch.images.device)
-            pixels, _ = augmented(pictures, nothing, context, num_classes=1)
-            return context.preprocess.normalise(pixels), *objects
+            return augmented_pictures(batch, context), *objects
 
         return labelled
 
@@ -97,6 +93,4 @@ class InstanceObjective(MaskClassificationObjective):
         self, context: RunContext, validation: Validation
     ) -> Callable[[nn.Module], dict[str, float]]:
         """Return the function that computes COCO's metrics on the validation pictures, each at its own size."""
-        config = context.model.config
-        assert isinstance(config, DenseConfig)
-        return functools.partial(validation.object_scores, config=config)
+        return object_evaluation(context, validation)

@@ -4,10 +4,9 @@ Shapes: B images of C channels, H x W pixels, K classes.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -20,13 +19,13 @@ from vitrine.errors import ConfigError
 from vitrine.models import Model, ModelConfig, ViTConfig
 from vitrine.models.dense.config import DenseConfig, LinearSegmenterConfig, SegmenterConfig
 from vitrine.models.dense.model import enlarged
+from vitrine.objectives.annotated_pictures import augmented_pictures
 from vitrine.objectives.objective import (
     Losses,
     Objective,
     Parts,
     RunContext,
     Validation,
-    augmented,
     register_objective,
 )
 from vitrine.objectives.teacher import Teacher
@@ -114,10 +113,7 @@ class SegmentationObjective(Objective):
         """Return the function to normalised images (B, C, H, W) and masks (B, H, W)."""
 
         def prepare(batch: Batch) -> Parts:
-            pictures = replace(batch, images=batch.images[:, :-1])
-            nothing = torch.zeros(len(batch), dtype=torch.int64, device=batch.images.device)
-            pixels, _ = augmented(pictures, nothing, context, num_classes=1)
-            return context.preprocess.normalise(pixels), batch.images[:, -1].long()
+            return augmented_pictures(batch, context), batch.images[:, -1].long()
 
         return prepare
 

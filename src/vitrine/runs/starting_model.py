@@ -10,7 +10,8 @@ import torch
 from vitrine.checkpoints import load
 from vitrine.checkpoints.bundled import names_box
 from vitrine.checkpoints.licences import licence_to_carry
-from vitrine.checkpoints.opening import at_native_aspect, open_weights
+from vitrine.checkpoints.loading import load_opened
+from vitrine.checkpoints.opening import Opened, at_native_aspect, open_weights
 from vitrine.checkpoints.record import config_from_json
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, ConfigError, TryOption
@@ -88,10 +89,12 @@ def require_free_options(settings: Iterable[str]) -> None:
             )
 
 
-def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> StartingModel:
+def pretrained_model(
+    model: str, recipe: Recipe, *, num_classes: int, weights: Opened | None = None
+) -> StartingModel:
     """Load trained weights with a new head of zeros in place of both layers of the old head (section 3.2).
 
-    A variant's name gives fresh weights, drawn with the recipe's seed.
+    A variant's name gives fresh weights, drawn with the recipe's seed. `weights` are the model's, if already opened.
     """
     if recipe.whitens_patches:
         raise ConfigError(
@@ -100,7 +103,10 @@ def pretrained_model(model: str, recipe: Recipe, *, num_classes: int) -> Startin
     # An equal number of classes does not mean the same classes, so the old head is never kept as a whole.
     with seeded(recipe.training.seed):
         shape = InputShape(size=recipe.size, patch=recipe.patch, max_patches=recipe.max_patches)
-        loaded = load(model, num_classes=num_classes, image_size=shape, new_head=True)
+        if weights is None:
+            loaded = load(model, num_classes=num_classes, image_size=shape, new_head=True)
+        else:
+            loaded = load_opened(weights, num_classes=num_classes, shape=shape, new_head=True)
     preprocess = loaded.preprocess
     if preprocess.max_patches is not None and recipe.max_patches is None:
         # A model that keeps the aspect ratio by itself needs the same recipes as one that is asked to.

@@ -35,6 +35,13 @@ class LogFile:
         if self._then is not None:
             self._then.advance(steps, note)
 
+    def lengthen(self, steps: int) -> None:
+        """Remember the new length."""
+        if self._total is not None:
+            self._total += steps
+        if self._then is not None:
+            self._then.lengthen(steps)
+
     def finish(self) -> None:
         """Pass it on."""
         if self._then is not None:

@@ -3,6 +3,7 @@
 The same command runs alone, under torchrun and under SLURM, which set rank and world size by environment variables.
 """
 
+import gc
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -57,7 +58,18 @@ def joined_processes(device: str = "auto") -> Iterator[Processes]:
     try:
         yield processes
     finally:
-        dist.destroy_process_group()
+        leave_processes()
+
+
+def leave_processes() -> None:
+    """Leave the group of processes; models that were wrapped in DDP and are no longer used are freed before it.
+
+    Such a wrapper often refers to itself, and always to the group. If it is freed last, the group ends while this
+    thread holds Python's lock, and waits for a thread of gloo that may wait for the lock (torch 2.13): neither
+    continues.
+    """
+    gc.collect()
+    dist.destroy_process_group()
 
 
 def shared_store(launch: Launch) -> Store:

@@ -24,6 +24,9 @@ class Listener(Protocol):
     def advance(self, steps: int, note: str = "") -> None:
         """Receive that `steps` more steps are done, with a note on the current state."""
 
+    def lengthen(self, steps: int) -> None:
+        """Receive that the work is `steps` steps longer than announced; shorter if negative."""
+
     def finish(self) -> None:
         """Receive the end of the work, successful or not."""
 
@@ -86,6 +89,13 @@ def announced(what: str, *, total: int, done: int = 0) -> Iterator[Callable[[int
         yield listener.advance
     finally:
         listener.finish()
+
+
+def lengthen(steps: int) -> None:
+    """Send the listener that the announced work has become `steps` steps longer; shorter if negative."""
+    listener = _listener.get()
+    if listener is not None and steps:
+        listener.lengthen(steps)
 
 
 def notice(text: str, *, advice: Sequence[Advice] = ()) -> None:

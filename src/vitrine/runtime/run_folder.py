@@ -262,12 +262,16 @@ class RunFolder:
 
     @contextmanager
     def removed_on_failure(self) -> Iterator[None]:
-        """Remove the folder again if the block fails before the run has begun, and only if it was empty."""
+        """Remove the folder again if the block fails before the run has begun, and only if it was empty.
+
+        A closed form has no checkpoints to resume from: until its model is saved, it has not begun.
+        """
         was_empty = not any(self.path.iterdir())
         try:
             yield
         except BaseException:
-            if was_empty and not self.is_run:
+            has_begun = self.is_run and (self.has_model or not self.read_record().is_fast)
+            if was_empty and not has_begun:
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
 

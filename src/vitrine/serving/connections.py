@@ -17,10 +17,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
+from vitrine.errors import MissingExtraError
 from vitrine.serving.admission import TOO_LARGE, Limits
+
+try:
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+except ImportError:
+    raise MissingExtraError("uvicorn", extra="serve", purpose="serving a model") from None
 
 if sys.platform != "win32":
     import resource

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vitrine.data.sources.arrow import import_pyarrow
 from vitrine.errors import ConfigError, TryOption
+from vitrine.runtime.array_file import save_array
 from vitrine.runtime.files import BYTE_ORDER_MARK, write_atomically, write_table
 from vitrine.runtime.places import Place, place_exists, suffix_of
 from vitrine.serving.answers import Prediction
@@ -101,15 +102,16 @@ def write_features(
         _write_parquet(file, rows, names=names, failures=failures, labels=labels)
         return (file,)
     keep = [index for index in range(len(names)) if index not in failures]
-    with write_atomically(file) as opened:
-        np.save(opened, rows[keep] if failures else rows, allow_pickle=False)
     table = file.with_suffix(".csv")
     place = {index: row for row, index in enumerate(keep)}
-    with write_table(table) as writer:
+    # Both are written before either takes its place: on a full disk there is neither.
+    with write_atomically(file) as opened, write_table(table) as writer:
         writer.writerow(["row", "path", *([] if labels is None else ["label"]), "error"])
         for index, name in enumerate(names):
             label = [] if labels is None else [printable(labels[index])]
             writer.writerow([place.get(index, ""), printable(name), *label, failures.get(index, "")])
+        save_array(opened, rows[keep] if failures else rows)
+        opened.flush()
     return file, table
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitrine.checkpoints import Loaded, load
 from vitrine.checkpoints.bundled import box_on
+from vitrine.checkpoints.loading import class_names
 from vitrine.data.decoding.picture_input import Picture
 from vitrine.data.loading.workers import WorkerKind
 from vitrine.data.preparing.preprocess import Preprocess
@@ -92,9 +93,7 @@ class Predictor:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes in the order of the logits; `class 0` and so on if they are unknown."""
-        if self.loaded.classes is not None:
-            return self.loaded.classes
-        return tuple(f"class {number}" for number in range(self.num_classes or 0))
+        return class_names(self.loaded)
 
     @property
     def number_name(self) -> str | None:

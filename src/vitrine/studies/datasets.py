@@ -14,6 +14,7 @@ from vitrine.data.sources.in_memory import ArraySource
 from vitrine.data.sources.opening import open_splits
 from vitrine.data.sources.source import Source, Subset
 from vitrine.errors import DataError
+from vitrine.runtime.array_file import save_array
 from vitrine.runtime.files import write_atomically
 from vitrine.runtime.progress import track
 from vitrine.spelling import counted
@@ -121,7 +122,7 @@ def write_array(data: StudyData, split: str, size: int, source: Source, *, worke
         num_bad = len(bad)
     for file, values in ((images_file, images), (labels_file, labels)):
         with write_atomically(file(data, split, size)) as opened:
-            np.save(opened, np.ascontiguousarray(values), allow_pickle=False)
+            save_array(opened, np.ascontiguousarray(values))
     return num_bad
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitrine.runtime.hardware import measured_matmul_rate
 from vitrine.runtime.locks import require_lock
-from vitrine.runtime.progress import announced, present
+from vitrine.runtime.progress import announced, lengthen, present
 from vitrine.runtime.run_folder import RunFolder
 from vitrine.studies.datasets import make_arrays
 from vitrine.studies.estimate import Estimate, estimate
@@ -132,10 +132,11 @@ def _run_all(
         before, plans = plans, with_rates(plans, failed={name.rpartition("/")[2] for name in failed})
         added = new_runs(before, plans)
         left.update((run.on, run.study) for run in added)
+        # A wider search adds runs; a run that waited and has its result from an earlier call is no longer left.
+        lengthen(len(added) + _num_waiting(plans) - _num_waiting(before))
         return added
 
-    waiting = sum(len(plan.waiting()) for plan in plans)
-    with announced("Studies", total=len(todo) + waiting) as advance:
+    with announced("Studies", total=len(todo) + _num_waiting(plans)) as advance:
         for done in carry_out_all(todo, carry_out_run, place, jobs=place.jobs, names=name_of, more=released):
             run = done.run
             plan = next(one for one in plans if (one.on, one.study.name) == (run.on, run.study))
@@ -157,6 +158,11 @@ def _run_all(
             if not left[run.on, run.study]:
                 write_study_page(plan.folder / plan.page, plan.study, plan.finished(), notes=notes)
     return [f"{name}: {reason}" for name, reason in failed.items()], plans
+
+
+def _num_waiting(plans: Sequence[Plan]) -> int:
+    """Count the runs that wait for a rate."""
+    return sum(len(plan.waiting()) for plan in plans)
 
 
 def _result_line(run: Run, plan: Plan, values: Mapping[str, Any], *, scale: str, jobs: int) -> dict[str, Any]:

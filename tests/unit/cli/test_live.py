@@ -11,7 +11,7 @@ import pytest
 
 from vitrine.cli import live
 from vitrine.cli.live import LiveLine
-from vitrine.runtime.progress import announced, listening
+from vitrine.runtime.progress import announced, lengthen, listening
 
 
 def test_the_time_left_is_reckoned_from_what_was_done_now_and_not_before(
@@ -25,6 +25,36 @@ def test_the_time_left_is_reckoned_from_what_was_done_now_and_not_before(
     said = capsys.readouterr().err
     assert "Training: 84/100" in said
     assert ", 44 s left" in said  # 16 steps at 4 in 11 seconds
+
+
+def test_the_time_left_is_never_negative_and_a_length_that_grows_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with LiveLine() as line, listening(line), announced("Studies", total=10) as advance:
+        now[0] += live.PLAIN_EVERY_SECONDS + 1
+        advance(11, "")
+        lengthen(12)
+        now[0] += live.PLAIN_EVERY_SECONDS + 1
+        advance(0, "")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("Studies: 11/10") and first.endswith(", 0 s left")
+    assert second.startswith("Studies: 11/22") and second.endswith(", 22 s left")
+
+
+def test_a_length_that_grows_is_seen_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, terminal = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    with open(terminal, "w") as stderr:  # noqa: PTH123 (a terminal has no path of its own)
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with LiveLine() as line, listening(line), announced("Studies", total=2) as advance:
+            lengthen(2)
+            advance(3, "")
+        stderr.flush()
+        said = everything_in(ours)
+    os.close(ours)
+    assert "3/4" in said
 
 
 def everything_in(terminal: int) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from variations import costly
 
 from vitrine.checkpoints import load
 from vitrine.checkpoints.reading.onnx_file import read_metadata
-from vitrine.errors import CheckpointError, ConfigError
+from vitrine.errors import CheckpointError, ConfigError, MissingExtraError
 from vitrine.exporting import InferenceModel, onnx_graph, open_runner
 from vitrine.exporting.exported import Exported, Subject
 from vitrine.exporting.onnx_files import export_onnx
@@ -215,3 +216,13 @@ def test_openvino_computes_the_same_where_it_is_installed(exported: tuple[Path, 
     found = open_runner(exported[0], engine="openvino")(images)
     for name, value in dataclasses.asdict(expected).items():
         np.testing.assert_allclose(getattr(found, name), value, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
+def test_an_export_is_refused_before_anything_is_written_where_a_package_is_missing(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError) as refused:
+        plan(loaded("class token"), to="onnx")
+    assert (refused.value.package, refused.value.extra) == (package, "export")

@@ -15,6 +15,7 @@ from vitrine.models import ViT, create_model
 from vitrine.models.encoder import Mlp
 from vitrine.models.kernels.layers import FastMlp, FastSelfAttention, speed_up
 from vitrine.models.touched import is_as_built, is_plain
+from vitrine.runtime.processes import leave_processes
 
 TARGETS = ("blocks.2.attention.to_qkv", "patch_projection", "blocks.2.mlp.expand", "head")
 BYPASSED = TARGETS[:2]
@@ -156,6 +157,11 @@ def train_lora_under_ddp(rank: int, rendezvous: str) -> None:
     torch.set_num_threads(1)
     store = torch.distributed.FileStore(rendezvous, 2)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    take_two_steps(rank)
+    leave_processes()
+
+
+def take_two_steps(rank: int) -> None:
     model = nn.parallel.DistributedDataParallel(
         adapted(small_model(), ["to_qkv", "patch_projection"]).train()
     )
@@ -168,7 +174,6 @@ def train_lora_under_ddp(rank: int, rendezvous: str) -> None:
     others = [torch.empty_like(total) for _ in range(2)]
     torch.distributed.all_gather(others, total)
     assert torch.equal(others[0], others[1])
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from vitrine.errors import ConfigError
 from vitrine.runtime.log_file import LogFile, logged_to
-from vitrine.runtime.progress import announced, listening, notice, present
+from vitrine.runtime.progress import announced, lengthen, listening, notice, present
 from vitrine.runtime.run_folder import RunFolder
 
 
@@ -20,6 +20,9 @@ class Heard:
 
     def advance(self, steps: int, note: str = "") -> None:
         self.words.append((steps, note))
+
+    def lengthen(self, steps: int) -> None:
+        self.words.append(f"{steps} more")
 
     def finish(self) -> None:
         self.words.append("end")
@@ -42,6 +45,16 @@ def test_remarks_and_notes_are_written_and_passed_on(tmp_path: Path) -> None:
     lines = (tmp_path / "log.txt").read_text().splitlines()
     assert [line.split(" ", 2)[2] for line in lines] == ["Here we go", "Training: 1,500/2,000, loss 1.5"]
     assert heard.words == ["Here we go", ("Training", 2000), (1000, ""), (500, "loss 1.5"), "end"]
+
+
+def test_a_length_that_grows_is_written_and_passed_on(tmp_path: Path) -> None:
+    heard = Heard()
+    with listening(heard), logged_to(RunFolder(tmp_path)), announced("Studies", total=2) as advance:
+        lengthen(2)
+        lengthen(0)  # nothing to report
+        advance(3, "b")
+    assert (tmp_path / "log.txt").read_text().endswith(" Studies: 3/4, b\n")
+    assert heard.words == [("Studies", 2), "2 more", (3, "b"), "end"]
 
 
 def test_a_failure_is_the_last_line_and_a_later_run_goes_on_below_it(tmp_path: Path) -> None:

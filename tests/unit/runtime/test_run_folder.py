@@ -80,6 +80,21 @@ def test_a_folder_is_removed_after_a_failure_only_if_it_was_empty(tmp_path):
         assert run.path.exists() == is_kept
 
 
+@pytest.mark.parametrize(
+    ("is_fast", "has_model", "is_kept"), [(True, False, False), (True, True, True), (False, False, True)]
+)
+def test_a_closed_form_that_saved_no_model_leaves_nothing_behind(tmp_path, is_fast, has_model, is_kept):
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    with pytest.raises(OSError, match="full"), run.removed_on_failure():
+        run.write_record(dataclasses.replace(RECORD, is_fast=is_fast))
+        if has_model:
+            run.model.mkdir()
+            (run.model / "config.json").touch()
+        raise OSError("the disk is full")
+    assert run.path.exists() == is_kept
+
+
 def test_a_locked_run_is_refused_to_another_process(tmp_path):
     run = RunFolder(tmp_path)
     enter = f"RunFolder(Path({str(tmp_path)!r})).locked().__enter__()"

@@ -33,12 +33,16 @@ def test_two_servers_in_one_process_count_by_themselves(metrics):
     assert (other.value("vitrine_pictures_total", task="logits"), other.num_pictures) == (0, 0)
 
 
-def test_serving_without_its_extra_names_the_command_that_installs_it():
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("prometheus_client", "prometheus-client"), ("uvicorn", "uvicorn"), ("fastapi", "fastapi")],
+)
+def test_serving_without_its_extra_names_the_command_that_installs_it(module, package):
     code = (
-        "import sys; sys.modules['prometheus_client'] = None\n"
+        f"import sys; sys.modules['{module}'] = None\n"
         "import vitrine\n"
         "try:\n    vitrine.serve('box', port=0)\n"
         "except ImportError as error:\n    print(type(error).__name__, error.package, error.extra)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
-    assert found.stdout.split() == ["MissingExtraError", "prometheus-client", "serve"], found.stderr
+    assert found.stdout.split() == ["MissingExtraError", package, "serve"], found.stderr

@@ -1,5 +1,8 @@
+import errno
+
 import numpy as np
 import pytest
+from full_disk import files_of_at_most
 
 from vitrine.serving import output_files
 from vitrine.serving.output_files import write_features
@@ -33,3 +36,17 @@ def test_an_npy_file_holds_the_rows_that_there_are_and_its_table_says_whose(tmp_
     assert [line.split(",")[0] for line in lines if line.split(",")[0]] == [
         str(row) for row in range(len(kept))
     ]
+
+
+def test_on_a_full_disk_there_is_neither_the_features_nor_their_table(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("vitrine.runtime.files.os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_features(tmp_path / "f.npy", ROWS, names=NAMES, failures={})
+    monkeypatch.undo()
+    long_names = [name.rjust(200, "x") for name in NAMES]  # so that the rows fit, and the table does not
+    with files_of_at_most(400), pytest.raises(OSError, match="File too large"):
+        write_features(tmp_path / "f.npy", ROWS, names=long_names, failures={})
+    assert not any(tmp_path.iterdir())

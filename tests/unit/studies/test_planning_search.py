@@ -9,9 +9,11 @@ import pytest
 
 from vitrine.errors import ConfigError
 from vitrine.recipes import Recipe
-from vitrine.studies import planning
+from vitrine.runtime.progress import listening
+from vitrine.studies import execution, planning
 from vitrine.studies.arms import is_at_edge_of_search
 from vitrine.studies.descendant_models import METHODS, PLAIN
+from vitrine.studies.execution import execute_plans
 from vitrine.studies.planning import Plan, ended_searches, make_plans, new_runs, with_rates
 from vitrine.studies.pool import carry_out_all, longest_first
 from vitrine.studies.record import FIRST_GRID, Run, Setup
@@ -209,3 +211,49 @@ def test_a_search_that_was_widened_is_read_again_from_its_results(tmp_path: Path
     )  # fmt: skip
     (again,) = with_rates([again])
     assert again.keys == plan.keys and again.num_expected == plan.num_expected == len(plan.runs)
+
+
+class Counted:
+    """A listener that keeps, after every step of the last work, how many are done and how many there are."""
+
+    def __init__(self) -> None:
+        self.total = self.done = 0
+        self.counts: list[tuple[int, int]] = []
+
+    def start(self, what: str, total: int | None, done: int = 0) -> None:
+        self.total, self.done, self.counts = total or 0, done, []
+
+    def advance(self, steps: int, note: str = "") -> None:
+        self.done += steps
+        self.counts.append((self.done, self.total))
+
+    def lengthen(self, steps: int) -> None:
+        self.total += steps
+
+    def finish(self) -> None: ...
+    def notice(self, text: str, advice: object = ()) -> None: ...
+    def present(self, record: object) -> None: ...
+
+
+def test_the_number_of_runs_grows_with_the_search_and_every_one_of_them_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = SCALES["tiny"].lr
+
+    def measured(run: Run, place: object) -> dict[str, object]:
+        score = -abs(run.settings["rate"] - 4 * base) if run.role == "search" else 0.5
+        return {
+            "measures": {"held_out": score, "accuracy": 0.5}, "params": 0, "macs": 0, "exaflops": 0, "steps": 1,
+            "seconds": 0, "num_images": 1, "device": "cpu",
+        }  # fmt: skip
+
+    monkeypatch.setattr(execution, "carry_out_run", measured)
+    monkeypatch.setattr(execution, "write_study_page", lambda *_, **__: None)
+    counted, plan = Counted(), compute_plan(tmp_path)
+    with listening(counted):
+        outcome = execute_plans([plan], scale="tiny", jobs=1, device="cpu", workers=0, rate=1.0)
+    assert outcome.failed == ()
+    first, last = counted.counts[0], counted.counts[-1]
+    assert first == (1, plan.num_expected)
+    assert last[0] == last[1] > plan.num_expected
+    assert all(done <= total for done, total in counted.counts)

@@ -8,6 +8,7 @@ from vitrine.checkpoints.layouts.layout import (
     CLIP_STD,
     Configured,
     Hints,
+    centre_cropped,
     refuse_odd_vit,
     shape_of,
     vit_config,
@@ -149,16 +150,7 @@ class CLIPLayout(NamedLayout):
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
         """Return CLIP's preprocessing."""
-        grey = (0.5,) * config.channels
-        mean, std = (CLIP_MEAN, CLIP_STD) if config.channels == len(CLIP_MEAN) else (grey, grey)
-        return Preprocess(
-            size=config.image_size,
-            rule="shorter",
-            crop_fraction=1.0,
-            interpolation="bicubic",
-            mean=mean,
-            std=std,
-        )
+        return centre_cropped(config, mean=CLIP_MEAN, std=CLIP_STD)
 
 
 def recognise(index: Index) -> CLIPLayout | None:

@@ -12,6 +12,7 @@ from vitrine.checkpoints.layouts.layout import (
     IMAGENET_STD,
     Configured,
     Hints,
+    centre_cropped,
     count,
     refuse_odd_vit,
     shape_of,
@@ -119,17 +120,7 @@ class DeiT3Layout(TimmLayout):
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
         """Return the authors' rule: the shorter side, no margin, ImageNet's statistics."""
-        channels = config.channels
-        is_rgb = channels == len(IMAGENET_MEAN)
-        mean, std = (IMAGENET_MEAN, IMAGENET_STD) if is_rgb else ((0.5,) * channels, (0.5,) * channels)
-        return Preprocess(
-            size=config.image_size,
-            rule="shorter",
-            crop_fraction=1.0,
-            interpolation="bicubic",
-            mean=mean,
-            std=std,
-        )
+        return centre_cropped(config, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 
 
 def recognise(index: Index) -> DeiT3Layout | None:

@@ -15,6 +15,7 @@ from vitrine.checkpoints.layouts.layout import (
     IMAGENET_STD,
     Configured,
     Hints,
+    centre_cropped,
     refuse_odd_vit,
     shape_of,
     vit_config,
@@ -121,17 +122,11 @@ class EvaLayout(NamedLayout):
     def preprocess(self, config: ModelConfig) -> Preprocess:
         """Return timm's preprocessing: CLIP's mean and deviation for EVA-02, ImageNet's for DINOv3."""
         assert isinstance(config, ViTConfig)
-        grey = (0.5,) * config.channels
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if config.rotary == "dinov3" else (CLIP_MEAN, CLIP_STD)
-        if config.channels != len(CLIP_MEAN):
-            mean, std = grey, grey  # type: ignore[assignment]
         is_usual = config.rotary != "dinov3" and max(config.image_size) <= 224
         is_tower = config.attention_norm or config.representation_width is not None
         is_usual = is_usual and not is_tower  # EVA-CLIP's towers see the whole shorter side
-        return Preprocess(
-            size=config.image_size, rule="shorter", crop_fraction=0.9 if is_usual else 1.0,
-            interpolation="bicubic", mean=mean, std=std,
-        )  # fmt: skip
+        return centre_cropped(config, mean=mean, std=std, crop_fraction=0.9 if is_usual else 1.0)
 
 
 def recognise(index: Index) -> EvaLayout | None:

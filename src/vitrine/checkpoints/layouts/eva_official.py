@@ -24,6 +24,7 @@ from vitrine.checkpoints.layouts.layout import (
     CLIP_STD,
     Configured,
     Hints,
+    centre_cropped,
     refuse_odd_vit,
     shape_of,
     vit_config,
@@ -145,16 +146,7 @@ class EvaOfficialLayout(NamedLayout):
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
         """Return the preprocessing with which the authors evaluate: CLIP's statistics, the whole shorter side."""
-        grey = (0.5,) * config.channels
-        mean, std = (CLIP_MEAN, CLIP_STD) if config.channels == len(CLIP_MEAN) else (grey, grey)
-        return Preprocess(
-            size=config.image_size,
-            rule="shorter",
-            crop_fraction=1.0,
-            interpolation="bicubic",
-            mean=mean,
-            std=std,
-        )
+        return centre_cropped(config, mean=CLIP_MEAN, std=CLIP_STD)
 
 
 def recognise(index: Index) -> EvaOfficialLayout | None:

@@ -14,6 +14,7 @@ from vitrine.checkpoints.layouts.layout import (
     IMAGENET_STD,
     Configured,
     Hints,
+    centre_cropped,
     count,
     nearest_size,
     shape_of,
@@ -191,15 +192,7 @@ class PyramidLayout:
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
         """Return the papers' evaluation: shorter side 256 for 224 pixels, a centre crop, ImageNet's statistics."""
-        usual = config.channels == len(IMAGENET_MEAN)
-        return Preprocess(
-            size=config.image_size,
-            rule="shorter",
-            crop_fraction=CROP_FRACTION,
-            interpolation="bicubic",
-            mean=IMAGENET_MEAN if usual else (0.5,) * config.channels,
-            std=IMAGENET_STD if usual else (0.5,) * config.channels,
-        )
+        return centre_cropped(config, mean=IMAGENET_MEAN, std=IMAGENET_STD, crop_fraction=CROP_FRACTION)
 
 
 def recognise(index: Index) -> PyramidLayout | None:

@@ -7,6 +7,7 @@ from vitrine.checkpoints.layouts.layout import (
     IMAGENET_STD,
     Configured,
     Hints,
+    centre_cropped,
     count,
     shape_of,
     vit_config,
@@ -119,16 +120,7 @@ class T2TLayout:
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
         """Return the authors' rule: ImageNet's statistics, a centre crop of nine tenths."""
-        channels = config.channels
-        is_colour = channels == len(IMAGENET_MEAN)
-        return Preprocess(
-            size=config.image_size,
-            rule="shorter",
-            crop_fraction=DEFAULT_CROP,
-            interpolation="bicubic",
-            mean=IMAGENET_MEAN if is_colour else (0.5,) * channels,
-            std=IMAGENET_STD if is_colour else (0.5,) * channels,
-        )
+        return centre_cropped(config, mean=IMAGENET_MEAN, std=IMAGENET_STD, crop_fraction=DEFAULT_CROP)
 
 
 def performer_rules(theirs: str, ours: str) -> list[Rule]:

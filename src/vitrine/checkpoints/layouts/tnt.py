@@ -6,7 +6,15 @@ from typing import Literal
 
 import torch
 
-from vitrine.checkpoints.layouts.layout import Configured, Hints, assumed_heads, count, grid_of, shape_of
+from vitrine.checkpoints.layouts.layout import (
+    Configured,
+    Hints,
+    assumed_heads,
+    centre_cropped,
+    count,
+    grid_of,
+    shape_of,
+)
 from vitrine.checkpoints.layouts.rules import Rule, View, layer, rule, split_axis
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
@@ -177,14 +185,7 @@ class TNTLayout:
     def preprocess(self, config: ModelConfig) -> Preprocess:
         """Return the authors' rule: pixels from -1 to 1, a centre crop of nine tenths."""
         half = (0.5,) * config.channels
-        return Preprocess(
-            size=config.image_size,
-            rule="shorter",
-            crop_fraction=DEFAULT_CROP,
-            interpolation="bicubic",
-            mean=half,
-            std=half,
-        )
+        return centre_cropped(config, mean=half, std=half, crop_fraction=DEFAULT_CROP)
 
 
 def recognise(index: Index) -> TNTLayout | None:

@@ -7,6 +7,7 @@ from vitrine.checkpoints.layouts.layout import (
     IMAGENET_STD,
     Configured,
     Hints,
+    centre_cropped,
     count,
     refuse_odd_vit,
     shape_of,
@@ -102,14 +103,8 @@ class TorchvisionLayout:
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
         """Return torchvision's evaluation preset."""
-        three = config.channels == len(IMAGENET_MEAN)
-        return Preprocess(
-            size=config.image_size,
-            rule="shorter",
-            crop_fraction=CROP,
-            interpolation="bilinear",
-            mean=IMAGENET_MEAN if three else (0.5,) * config.channels,
-            std=IMAGENET_STD if three else (0.5,) * config.channels,
+        return centre_cropped(
+            config, mean=IMAGENET_MEAN, std=IMAGENET_STD, crop_fraction=CROP, interpolation="bilinear"
         )
 
 

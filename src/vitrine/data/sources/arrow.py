@@ -79,7 +79,7 @@ class ArrowFile:
         return self._table.select(columns)
 
 
-def import_pyarrow(purpose: str) -> Any:
-    """Import pyarrow with its readers of Arrow and Parquet; the error names the purpose that needs it."""
-    optional("pyarrow.parquet", extra="data", purpose=purpose)
-    return optional("pyarrow", extra="data", purpose=purpose)
+def import_pyarrow(purpose: str, *, extra: str = "data") -> Any:
+    """Import pyarrow with its readers of Arrow and Parquet; the error names the purpose and the extra."""
+    optional("pyarrow.parquet", extra=extra, purpose=purpose)
+    return optional("pyarrow", extra=extra, purpose=purpose)
