@@ -1,7 +1,7 @@
 """How well a temperature is fitted with few held-out pictures: three losses compared on real features.
 
-    python benchmarks/answers_table.py run packs out --arms features
-    python benchmarks/temperatures.py out/cub-box-features.npz --shots 18 --held-out 50,100,200,400,1000
+    python benchmarks/frozen_features.py box CUB cub-box.npz --train 100 --test 100
+    python benchmarks/temperatures.py cub-box.npz --shots 18 --held-out 50,100,200,400,1000
 
 A classifier in closed form learns from some pictures per class; its logits on some of the others fit the temperature,
 the rest measure it. FEATURES is an .npz of features (N, R), labels (N,) and split (N,), 0 for training.
