@@ -1,4 +1,4 @@
-"""Charts of all pages: lines or bars with error bars, drawn as inline SVG in the page's own colours.
+"""Charts of all pages: lines or dots with error bars, drawn as inline SVG in the page's own colours.
 
 A chart is data: series of points. `lay_out` turns it into coordinates, and the templates `charts.html.j2` (in a page)
 and `charts.svg.j2` (a file of its own) draw those. Nothing but jinja2 is needed, text stays text, colours follow the
@@ -13,14 +13,14 @@ from vitrine.reports.pages import render
 
 WIDTH, HEIGHT = 480, 210
 NUM_TICKS = 5
-# Words below bars are slanted by 35 degrees; a letter of 12 px is about 6 px wide.
+# Words below dots are slanted by 35 degrees; a letter of 12 px is about 6 px wide.
 LETTER, SLANT, MOST_LETTERS = 6.0, 35, 26
 FILE_MARGIN = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One value; `x` is a number, or a word in a bar chart."""
+    """One value; `x` is a number, or a word in a chart of dots."""
 
     x: float | str
     y: float
@@ -31,7 +31,10 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Series that share a pair of axes; they are drawn as bars if x is a word."""
+    """Series that share a pair of axes; they are drawn as dots if x is a word.
+
+    Bars would have to begin at zero, where small differences cannot be seen.
+    """
 
     title: str
     y_label: str
@@ -66,8 +69,8 @@ class Curve:
     marks: tuple[Mark, ...]
     last: str
     """The last value, for the legend."""
-    bar_width: float | None = None
-    """None for a line."""
+    is_line: bool = True
+    """Whether the points are joined; dots above words are not."""
 
     @property
     def path(self) -> str:
@@ -89,14 +92,14 @@ class Layout:
     height: int = HEIGHT
 
     @property
-    def is_bars(self) -> bool:
-        """Whether words below the axis are slanted."""
-        return _is_bars(self.chart)
+    def has_words(self) -> bool:
+        """Whether words stand below the axis; they are slanted."""
+        return _has_words(self.chart)
 
 
 def lay_out(chart: Chart) -> Layout:
     """Compute the coordinates of a chart that has at least one point."""
-    return _bars(chart) if _is_bars(chart) else _lines(chart)
+    return _dots(chart) if _has_words(chart) else _lines(chart)
 
 
 def lay_out_all(charts: Sequence[Chart]) -> list[Layout]:
@@ -146,18 +149,18 @@ def value_text(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _is_bars(chart: Chart) -> bool:
+def _has_words(chart: Chart) -> bool:
     return any(isinstance(point.x, str) for points in chart.series.values() for point in points)
 
 
-def _range(chart: Chart, *, is_bars: bool) -> tuple[float, float]:
-    """Choose the ends of the y axis."""
+def _range(chart: Chart) -> tuple[float, float]:
+    """Choose the ends of the y axis; dots keep some distance from both."""
     points = [point for points in chart.series.values() for point in points]
     low = min(point.y - (point.spread or 0) for point in points)
     high = max(point.y + (point.spread or 0) for point in points)
-    if is_bars:  # the axis begins below the lowest bar: the reader compares differences
-        margin = max((high - low) * 0.5, 1.0)
-        return max(low - margin, 0.0), high + margin / 2
+    if _has_words(chart):
+        margin = 0.1 * (high - low) or max(0.1 * abs(high), 1.0)
+        return low - margin, high + margin
     if 0 <= low < high / 2:  # a curve that comes near zero shows where zero is
         low = 0.0
     if high == low:
@@ -188,7 +191,7 @@ def _y_ticks(low: float, high: float) -> tuple[tuple[float, str], ...]:
 
 
 def _lines(chart: Chart) -> Layout:
-    low, high = _range(chart, is_bars=False)
+    low, high = _range(chart)
     across = [float(point.x) for points in chart.series.values() for point in points]
     start, end = (min(across), max(across)) if chart.is_log else (min(0.0, *across), max(across))
 
@@ -219,19 +222,19 @@ def _lines(chart: Chart) -> Layout:
     )
 
 
-def _bars(chart: Chart) -> Layout:
-    low, high = _range(chart, is_bars=True)
+def _dots(chart: Chart) -> Layout:
+    low, high = _range(chart)
     words = list(dict.fromkeys(str(point.x) for points in chart.series.values() for point in points))
     slot = WIDTH / len(words)
-    bar = 0.8 * slot / len(chart.series)
+    apart = 0.8 * slot / len(chart.series)
     curves = tuple(
         Curve(
             name=name,
             number=number,
-            bar_width=round(bar * 0.92, 1),
+            is_line=False,
             last="",
             marks=tuple(
-                _mark(point, slot * (words.index(str(point.x)) + 0.1) + bar * (number + 0.5), low, high)
+                _mark(point, slot * (words.index(str(point.x)) + 0.1) + apart * (number + 0.5), low, high)
                 for point in points
             ),
         )

@@ -94,18 +94,15 @@ def test_error_bars_reach_one_spread_to_either_side():
     assert curve.marks[1].low is None
 
 
-def test_bars_of_one_word_stand_side_by_side_and_do_not_overlap():
+def test_dots_of_one_word_stand_side_by_side_inside_its_part_of_the_axis():
     series = {
         name: [Point(x=word, y=50 + number) for number, word in enumerate("xyz")] for name in ("a", "b")
     }
     layout = lay_out(Chart(title="t", y_label="", series=series))
-    edges = sorted(
-        (mark.x - curve.bar_width / 2, mark.x + curve.bar_width / 2)
-        for curve in layout.curves
-        for mark in curve.marks
-    )
-    assert all(right <= left for (_, right), (left, _) in itertools.pairwise(edges))
-    assert edges[0][0] >= 0 and edges[-1][1] <= WIDTH
+    places = sorted(mark.x for curve in layout.curves for mark in curve.marks)
+    assert all(right - left > 10 for left, right in itertools.pairwise(places))
+    assert [int(place // (WIDTH / 3)) for place in places] == [0, 0, 1, 1, 2, 2]
+    assert not any(curve.is_line for curve in layout.curves)
     assert [words for _, words in layout.x_ticks] == ["x", "y", "z"]
 
 

@@ -156,7 +156,7 @@ def charts(results: Results) -> list[Chart]:
     if tried:
         shown.append(
             Chart(
-                title="The search of learning rates, held-out images, a third of the steps",
+                title="Learning rates tried, held-out images, short runs",
                 y_label="Accuracy [%]", series={name: rates_of(tried, name) for name in METHODS},
             )
         )  # fmt: skip
