@@ -24,12 +24,12 @@ from vitrine.checkpoints.layouts.layout import (
     CLIP_STD,
     Configured,
     Hints,
-    centre_cropped,
     refuse_odd_vit,
     shape_of,
     vit_config,
 )
 from vitrine.checkpoints.layouts.named import NamedLayout, Names, read_blocks
+from vitrine.checkpoints.layouts.preprocessing import centre_cropped
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.models import ModelConfig, ViTConfig

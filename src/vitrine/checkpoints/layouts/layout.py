@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from vitrine.checkpoints.layouts.rules import Rule
 from vitrine.checkpoints.tensors import Index
-from vitrine.data.preparing.preprocess import Interpolation, Preprocess
+from vitrine.data.preparing.preprocess import Preprocess
 from vitrine.errors import CheckpointError, TryOption
 from vitrine.models import AxialResNetConfig, BiTConfig, ModelConfig, ViTConfig
 from vitrine.models.families import family_of
@@ -282,23 +282,3 @@ def refuse_odd_vit(
 def is_square(config: ViTConfig) -> bool:
     """Return whether both patches and image are square."""
     return len(set(config.patch_size)) == 1 and len(set(config.image_size)) == 1
-
-
-def centre_cropped(
-    config: ModelConfig,
-    *,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    crop_fraction: float = 1.0,
-    interpolation: Interpolation = "bicubic",
-) -> Preprocess:
-    """Return the preprocessing that resizes the shorter side and crops the centre.
-
-    The statistics are of red, green and blue; an image of other channels goes from -1 to 1.
-    """
-    if config.channels != len(mean):
-        mean = std = (0.5,) * config.channels
-    return Preprocess(
-        size=config.image_size, rule="shorter", crop_fraction=crop_fraction, interpolation=interpolation,
-        mean=mean, std=std,
-    )  # fmt: skip

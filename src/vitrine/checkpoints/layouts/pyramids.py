@@ -14,12 +14,12 @@ from vitrine.checkpoints.layouts.layout import (
     IMAGENET_STD,
     Configured,
     Hints,
-    centre_cropped,
     count,
     nearest_size,
     shape_of,
     stage_heads,
 )
+from vitrine.checkpoints.layouts.preprocessing import centre_cropped
 from vitrine.checkpoints.layouts.rules import Rule, layer, rule
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess

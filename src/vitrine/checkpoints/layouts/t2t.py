@@ -7,11 +7,11 @@ from vitrine.checkpoints.layouts.layout import (
     IMAGENET_STD,
     Configured,
     Hints,
-    centre_cropped,
     count,
     shape_of,
     vit_config,
 )
+from vitrine.checkpoints.layouts.preprocessing import centre_cropped
 from vitrine.checkpoints.layouts.rules import Rule, View, layer, rule
 from vitrine.checkpoints.layouts.timm_parts import block_rules
 from vitrine.checkpoints.tensors import Index

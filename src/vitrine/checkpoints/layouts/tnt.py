@@ -6,15 +6,8 @@ from typing import Literal
 
 import torch
 
-from vitrine.checkpoints.layouts.layout import (
-    Configured,
-    Hints,
-    assumed_heads,
-    centre_cropped,
-    count,
-    grid_of,
-    shape_of,
-)
+from vitrine.checkpoints.layouts.layout import Configured, Hints, assumed_heads, count, grid_of, shape_of
+from vitrine.checkpoints.layouts.preprocessing import centre_cropped
 from vitrine.checkpoints.layouts.rules import Rule, View, layer, rule, split_axis
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess

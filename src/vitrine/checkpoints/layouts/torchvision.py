@@ -7,12 +7,12 @@ from vitrine.checkpoints.layouts.layout import (
     IMAGENET_STD,
     Configured,
     Hints,
-    centre_cropped,
     count,
     refuse_odd_vit,
     shape_of,
     vit_config,
 )
+from vitrine.checkpoints.layouts.preprocessing import centre_cropped
 from vitrine.checkpoints.layouts.rules import Rule, layer, rule
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
