@@ -41,10 +41,13 @@ def fit_temperature(logits: Tensor, targets: Tensor, *, weights: Tensor | None =
 
     def loss_at(log_temperature: float) -> float:
         scaled = logits / math.exp(log_temperature)
-        losses = log_losses(scaled, targets, num_images=num_images)
-        if targets.ndim == 1:
-            losses = losses * (EQUAL / num_images) + answer_losses(scaled, targets, num_images=num_images)
-        return float(w @ losses)
+        if targets.ndim == 2:
+            return float(w @ log_losses(scaled, targets, num_images=num_images))
+        scores = scaled.log_softmax(dim=1)
+        every = _label_losses(scores, targets, num_images=num_images)
+        return float(
+            w @ (every * (EQUAL / num_images) + _answer_losses(scores, targets, num_images=num_images))
+        )
 
     places = np.linspace(math.log(LOWEST), math.log(HIGHEST), PLACES)
     best = int(np.argmin([loss_at(place) for place in places]))
@@ -75,22 +78,31 @@ def log_losses(logits: Tensor, targets: Tensor, *, num_images: float) -> Tensor:
     Targets are smoothed as Platt's: twenty correct answers do not prove that all will be correct. The rest goes to
     the most likely other class; spread over all of them, it would punish every low probability.
     """
+    if targets.ndim == 1:
+        return _label_losses(logits.log_softmax(dim=1), targets, num_images=num_images)
     rest = 1 / (num_images + 2)
-    if targets.ndim == 2:
-        soft = targets.double() * (1 - 2 * rest) + rest
-        return F.binary_cross_entropy_with_logits(logits, soft, reduction="none").sum(dim=1)
-    label = targets.long()[:, None]
-    scores = logits.log_softmax(dim=1)
-    others = scores.scatter(1, label, -math.inf).amax(dim=1)
-    if logits.shape[1] == 1:  # no other class
-        return -scores[:, 0]
-    return -(1 - rest) * scores.gather(1, label)[:, 0] - rest * others
+    soft = targets.double() * (1 - 2 * rest) + rest
+    return F.binary_cross_entropy_with_logits(logits, soft, reduction="none").sum(dim=1)
 
 
 def answer_losses(logits: Tensor, labels: Tensor, *, num_images: float) -> Tensor:
     """Return the log loss of each image (N,) for one event: the most likely class is the label."""
+    return _answer_losses(logits.log_softmax(dim=1), labels, num_images=num_images)
+
+
+def _label_losses(scores: Tensor, labels: Tensor, *, num_images: float) -> Tensor:
+    """Return the log loss of all classes (N,) for log probabilities (N, K)."""
+    if scores.shape[1] == 1:  # no other class
+        return -scores[:, 0]
+    rest, label = 1 / (num_images + 2), labels.long()[:, None]
+    others = scores.scatter(1, label, -math.inf).amax(dim=1)
+    return -(1 - rest) * scores.gather(1, label)[:, 0] - rest * others
+
+
+def _answer_losses(scores: Tensor, labels: Tensor, *, num_images: float) -> Tensor:
+    """Return the log loss of the answer (N,) for log probabilities (N, K)."""
     rest = 1 / (num_images + 2)
-    confidence, answer = logits.log_softmax(dim=1).max(dim=1)
+    confidence, answer = scores.max(dim=1)
     confidence = confidence.clamp(max=-SURE)
     is_right = (answer == labels).double() * (1 - 2 * rest) + rest
     return -is_right * confidence - (1 - is_right) * (-torch.expm1(confidence)).log()

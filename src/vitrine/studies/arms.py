@@ -97,6 +97,12 @@ def factors_of(setup: Setup, arm: str) -> tuple[float, ...]:
     return tuple(STEP**power for power in range(low, high + 1))
 
 
+def tried_rates(setup: Setup, arm: str) -> str:
+    """Return the lowest and the highest rate that are tried for an arm, as a run's settings have them."""
+    factors, base = factors_of(setup, arm), setup.scale.lr
+    return f"{factors[0] * base:g} to {factors[-1] * base:g}"
+
+
 def at_fine_rates(run: Run) -> list[Run]:
     """Return a fine-tuning run at every candidate rate."""
     rates = {factor: factor * run.recipe.training.lr for factor in FINE_FACTORS}
@@ -139,10 +145,8 @@ def _at_rate(setup: Setup, run: Run) -> Run:
     """Return a run at the rate that was chosen for its arm, with the range that was tried."""
     if not run.needs_rate or setup.scale.is_paper:
         return dataclasses.replace(run, needs_rate="")
-    factors, base = factors_of(setup, run.needs_rate), setup.scale.lr
-    rate = setup.rates.get(run.needs_rate, base)
-    tried = f"{factors[0] * base:g} to {factors[-1] * base:g}"
-    settings = {**run.settings, "rate": rate, "tried": tried}
+    rate = setup.rates.get(run.needs_rate, setup.scale.lr)
+    settings = {**run.settings, "rate": rate, "tried": tried_rates(setup, run.needs_rate)}
     recipe = run.recipe if run.after is not None else _with_rate(run.recipe, rate)
     return dataclasses.replace(run, settings=settings, recipe=recipe)
 

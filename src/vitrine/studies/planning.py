@@ -266,9 +266,8 @@ def with_rates(plans: Sequence[Plan], *, failed: Collection[str] = ()) -> list[P
     while is_widening:
         is_widening = False
         for number, plan in enumerate(plans):
-            if not any(
-                run.role == "search" for run in plan.runs
-            ):  # only the first data set of a study has them
+            # Only the first data set of a study has searches.
+            if not any(run.role == "search" for run in plan.runs):
                 continue
             rates[plan.study.name], wider = ended_searches(plan, failed=failed)
             if wider:

@@ -13,6 +13,7 @@ from vitrine.checkpoints.layouts.layout import (
     count,
     shape_of,
 )
+from vitrine.checkpoints.layouts.preprocessing import centre_cropped
 from vitrine.checkpoints.layouts.rules import TRANSPOSED, Rule, View, layer, rule
 from vitrine.checkpoints.tensors import Index
 from vitrine.data.preparing.preprocess import Preprocess
@@ -94,14 +95,12 @@ class AxialDeepLabLayout:
 
     def preprocess(self, config: ModelConfig) -> Preprocess:
         """Return the authors' evaluation: shorter side 256, a centre crop of 224, ImageNet's statistics."""
-        usual = config.channels == len(IMAGENET_MEAN)
-        return Preprocess(
-            size=config.image_size,
-            rule="shorter",
+        return centre_cropped(
+            config,
+            mean=IMAGENET_MEAN,
+            std=IMAGENET_STD,
             crop_fraction=CROP_FRACTION,
             interpolation="bilinear",
-            mean=IMAGENET_MEAN if usual else (0.5,) * config.channels,
-            std=IMAGENET_STD if usual else (0.5,) * config.channels,
         )
 
 

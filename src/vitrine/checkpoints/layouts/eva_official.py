@@ -69,8 +69,9 @@ class EvaOfficialLayout(NamedLayout):
         heads = hints.num_heads
         if heads is None and cosines is not None and cosines.shape[-1]:
             heads = kernel[0] // cosines.shape[-1]
-        is_pretrained = head is None and not self.is_tower and not names.norm.endswith("fc_norm")
-        averages = is_pretrained or names.norm.endswith("fc_norm")
+        norms_mean = names.norm.endswith("fc_norm")
+        is_pretrained = head is None and not self.is_tower and not norms_mean
+        averages = is_pretrained or norms_mean
         described = vit_config(
             index,
             hints,

@@ -16,7 +16,7 @@ from vitrine.models.cost import cost_of
 from vitrine.objectives import DistillationObjective
 from vitrine.recipes.recipe import Recipe
 from vitrine.reports.charts import Chart, Point
-from vitrine.studies.arms import LONGER, SEARCH_SHARE, SUFFIX, factors_of, is_outermost
+from vitrine.studies.arms import LONGER, SEARCH_SHARE, SUFFIX, factors_of, is_outermost, tried_rates
 from vitrine.studies.descendant_models import METHODS, PLAIN, TAUGHT, model_of, plain
 from vitrine.studies.record import Role, Run, Setup, Study
 from vitrine.studies.results import Result, Results, point_of, points_by
@@ -85,10 +85,7 @@ def run_of(
     method = name if role != "check" else f"{name}, {share:g} times the steps"
     settings = {"method": method, "rate": rate}
     if role != "search":  # a run of the search stays the same when the grid is widened
-        factors = factors_of(setup, name)
-        settings["tried"] = " to ".join(
-            f"{factor * setup.scale.lr:g}" for factor in (factors[0], factors[-1])
-        )
+        settings["tried"] = tried_rates(setup, name)
     return Run(
         study=NAME, group=group, seed=setup.seed, settings=settings,
         model=model_of(name, setup.scale, setup.num_classes), recipe=made, role=role, needs_rate=needs_rate,
