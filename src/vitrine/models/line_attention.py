@@ -19,8 +19,9 @@ from vitrine.models.line_positions import Relative1D
 from vitrine.models.standardised_conv import NUM_GROUPS
 
 NUM_LOGIT_TERMS = 3  # queries with keys, queries with positions, keys with positions
-# Most attention weights at a time without gradients. On a CPU they stay in its cache: AxialResNet-50 is 1.7 times as
-# fast on images of 224 px (one thread, batch 8). Elsewhere they bound the memory: 256 MiB in fp32, and some copies.
+# Most attention weights at a time without gradients. On a CPU they stay in its cache: AxialResNet-50 is 1.4 to 1.8
+# times as fast on images of 224 px (one thread, batch 8; docs/experiments.md). Elsewhere they bound the memory: 256
+# MiB in fp32, and some copies.
 MOST_WEIGHTS_ON_CPU, MOST_WEIGHTS = 2**20, 2**26
 
 
