@@ -7,7 +7,8 @@
 processes on one device, and appends a line to results.jsonl as each ends; the tables at the end are made of these
 lines. A run that was interrupted continues. Arms: `closed` (finetune --fast), `before` (from a head of zeros, without
 averages, the best evaluation), `new` (the defaults), `left-out` (the defaults without some classes), `features` (the
-model's own features of all photos, in an .npz for answers.py), and variations.
+model's own features of all photos, in an .npz for answers.py), variations, and those of partial_training.py (LoRA,
+biases, the last blocks, the head). `--logits` keeps the logits of held-out and test photos, to fit temperatures anew.
 """
 
 import argparse
@@ -29,6 +30,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from partial_training import ARMS as PARTIAL
+from partial_training import most_memory, size_of
 from PIL import Image
 from safetensors import safe_open
 from torch import Tensor
@@ -37,10 +40,10 @@ from torch.nn.functional import normalize
 import vitrine
 from vitrine.data.sources.opening import register_source
 from vitrine.data.sources.source import Example, Source
-from vitrine.evaluation.calibration import calibration_error
+from vitrine.evaluation.calibration import CalibrationFit, calibration_error
 from vitrine.evaluation.familiarity import area_under_curve, fit_distance
 from vitrine.evaluation.features import logits_and_features
-from vitrine.evaluation.outputs import run_model
+from vitrine.evaluation.outputs import Outputs, run_model
 from vitrine.evaluation.prediction_sets import prediction_sets
 from vitrine.evaluation.trust import read_trust
 from vitrine.runs import cross_validation, fast_run, fold_training, run_end, solved_head, train_run
@@ -73,11 +76,17 @@ ARMS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "solved": ((), {"START_SCALE": 1.0}),
     "soft": ((), {"START_SCALE": 0.3}),
     "averaged": (("solves_head=false", "mixes_start=false", "few_images=0"), {}),
+    **{name: ((), {}) for name in PARTIAL},
 }
+# Logits and labels of the photos that the temperature of the last run was fitted on.
+HELD_OUT: dict[str, np.ndarray] = {}
 LEFT_OUT = 9  # classes
 # Pictures of other sets that are shown to a model, and test photos that are classified along the line.
 SHOWN, FOLLOWED = 500, 1000
-NOT_FOLLOWED = ("closed", "before", "averaged", "left-out", "left-out-closed")  # without a closed form
+NOT_FOLLOWED = (
+    "closed", "before", "averaged", "left-out", "left-out-closed",  # without a closed form
+    *PARTIAL,
+)  # fmt: skip
 BINS = 15
 MAIN = ("features", "before", "new", "closed")
 # Arms that are tried on Pets alone, and on all sets but Pets.
@@ -254,6 +263,7 @@ def run_arm(job: Mapping[str, Any], options: argparse.Namespace) -> dict[str, An
     if arm == "features":
         return embedded(job, options)
     settings, constants = ARMS[arm]
+    HELD_OUT.clear()
     for constant, value in {"FOLDS": 3, "SHARE_OF_PASSES": 0.5, "START_SCALE": 0.1, **constants}.items():
         setattr(solved_head if constant == "START_SCALE" else fold_training, constant, value)
     left_out = min(LEFT_OUT, len(opened_set(folder, name)[0]["classes"]) // 2) if "left-out" in arm else 0
@@ -262,7 +272,7 @@ def run_arm(job: Mapping[str, Any], options: argparse.Namespace) -> dict[str, An
     result = vitrine.finetune(
         f"packed:{folder}:{name}:{job['draw']}:{options.shots}:{left_out}", model=options.models[job["model"]],
         out=run, overwrite=True, workers=options.workers, size=options.size, set=(*settings, *options.set),
-        fast=arm in ("closed", "left-out-closed"), device=options.device,
+        fast=arm in ("closed", "left-out-closed"), device=options.device, **PARTIAL.get(arm, {}),
     )  # fmt: skip
     seconds = time.monotonic() - began
     loaded = vitrine.load(result.model)
@@ -293,11 +303,10 @@ def run_arm(job: Mapping[str, Any], options: argparse.Namespace) -> dict[str, An
         "temperature": temperature,
         "ece": calibration_error(logits, labels),
         "ece_before": calibration_error(logits * (temperature or 1.0), labels),
+        "memory_gib": most_memory(run),
+        "saved_mb": None if result.adapter is None else round(size_of(result.adapter), 2),
     }
-    confidence = logits.softmax(1).amax(1).numpy().astype(np.float16)
-    np.savez_compressed(
-        options.out / f"{run.name}.npz", confidence=confidence, right=(logits.argmax(1) == labels).numpy()
-    )
+    keep_outputs(options.out / f"{run.name}.npz", logits, labels, has_logits=options.logits)
     trust = read_trust(result.model)
     if trust.held_out is not None:
         for coverage in COVERAGES:
@@ -331,6 +340,17 @@ def run_arm(job: Mapping[str, Any], options: argparse.Namespace) -> dict[str, An
     if not options.keep:
         shutil.rmtree(run)
     return line
+
+
+def keep_outputs(file: Path, logits: Tensor, labels: Tensor, *, has_logits: bool) -> None:
+    """Keep the confidence of every answer and whether it is right; with `has_logits` also all logits."""
+    kept = {
+        "confidence": logits.softmax(1).amax(1).numpy().astype(np.float16),
+        "right": (logits.argmax(1) == labels).numpy(),
+    }
+    if has_logits:
+        kept |= {**HELD_OUT, "test": logits.half().numpy(), "test_labels": labels.numpy()}
+    np.savez_compressed(file, **kept)  # type: ignore[arg-type]
 
 
 def embedded(job: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
@@ -429,6 +449,8 @@ def work(number: int, jobs: Any, results: Any, options: argparse.Namespace) -> N
         for name in ("report_run", "save_statistics"):
             if hasattr(module, name):
                 setattr(module, name, lambda *args, **kwargs: None)
+    if options.logits:
+        setattr(run_end, "calibrated", keeping_logits(run_end.calibrated))  # noqa: B010 (mypy)
     # Processes that share a GPU delay each other's small launches: heads are solved on the CPU.
     setattr(solved_head, "LARGE", math.inf)  # noqa: B010 (mypy)
     torch.set_num_threads(1)
@@ -448,6 +470,18 @@ def work(number: int, jobs: Any, results: Any, options: argparse.Namespace) -> N
         except Exception as error:  # one that fails must not cost the others
             traceback.print_exc()
             results.put({**job, "error": f"{type(error).__name__}: {error}"})
+
+
+def keeping_logits(
+    calibrated: Callable[[Outputs, Source], tuple[Outputs, CalibrationFit]],
+) -> Callable[[Outputs, Source], tuple[Outputs, CalibrationFit]]:
+    """Let the function that fits a run's temperature keep what it reads."""
+
+    def keeping(outputs: Outputs, source: Source) -> tuple[Outputs, CalibrationFit]:
+        HELD_OUT.update({"held_out": outputs.rows.numpy(), "held_out_labels": np.asarray(source.labels)})
+        return calibrated(outputs, source)
+
+    return keeping
 
 
 def run(options: argparse.Namespace) -> None:
@@ -500,7 +534,8 @@ def key(line: Mapping[str, Any]) -> str:
 def listed_jobs(options: argparse.Namespace) -> list[dict[str, Any]]:
     """List the jobs of the arms, main arms first, long ones before short ones."""
     jobs = []
-    for name in options.sets:
+    chosen = options.sets if options.only is None else options.only.split(",")
+    for name in chosen:
         is_small = name == "pets"
         for arm in options.arms.split(","):
             if not options.all_draws and arm in (ONLY_LARGE if is_small else ONLY_SMALL):
@@ -631,6 +666,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     running.add_argument(
         "--scratch", type=Path, help="where pixels and runs lie until the end [default: OUT]"
     )
+    running.add_argument("--only", help="names of the sets to learn [default: all]")
+    running.add_argument("--logits", action="store_true", help="keep the logits of held-out and test photos")
     running.add_argument("--keep", action="store_true", help="keep the run folders")
     for verb, jobs in ((packing, 2), (running, 8)):
         verb.add_argument("--jobs", type=int, default=jobs)

@@ -119,7 +119,6 @@ def trained(data: Path, arm: str, options: argparse.Namespace) -> dict[str, Any]
         workers=options.workers,
         overwrite=True,
     )
-    memory = [record["memory_gib"] for record in RunFolder(run).read_metrics() if "memory_gib" in record]
     start = result.start.get("accuracy")
     return {
         "data": data.name,
@@ -131,9 +130,17 @@ def trained(data: Path, arm: str, options: argparse.Namespace) -> dict[str, Any]
         "held_out": result.accuracy,
         "seconds": round(seconds, 1),
         "training_seconds": round(result.seconds, 1),
-        "memory_gib": max(memory, default=None),
+        "memory_gib": most_memory(run),
         "saved_mb": None if result.adapter is None else round(size_of(result.adapter), 2),
     }
+
+
+def most_memory(run: Path) -> float | None:
+    """Return the peak memory of a run's training in GiB; None on a CPU."""
+    return max(
+        (record["memory_gib"] for record in RunFolder(run).read_metrics() if "memory_gib" in record),
+        default=None,
+    )
 
 
 def size_of(folder: Path) -> float:

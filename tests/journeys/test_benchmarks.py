@@ -88,7 +88,7 @@ SLOW_RUNS = [
     (
         "answers_table.py",
         "run {packs} {out}/answers --models {model} --shots 4 --draws 1 --workers 1 --jobs 1 --cores 1 "
-        "--set training.batch_size=4 --set epochs=1 --set fewest_steps=2 --arms closed,before,new",
+        "--set training.batch_size=4 --set epochs=1 --set fewest_steps=2 --arms closed,before,new,lora-4 --logits",
     ),
     ("checkpoints.py", "convert --model ViT-Ti/16 --to vitrine"),
     ("cpu.py", "infer --depth 1 --batches 1 --rounds 1 --eager"),
