@@ -6,9 +6,9 @@
     cat voc/model/weights.* > voc/model/model.safetensors && rm voc/model/weights.*
     vitrine finetune voc/masks --model voc/model --task instances
 
-Photos are resized to a longer side; validation photos keep their size, as scores are computed at it. `masks` writes
-VOC's layout, with the masks of classes and of objects beside JPEGs. `boxes` writes COCO's JSON beside WebPs, a third
-smaller and slower to read; some of the validation photos are drawn at random.
+Photos are resized to a longer side; validation photos keep their size, as scores are computed at it, unless
+`--val-side` says otherwise. `masks` writes VOC's layout, with the masks of classes and of objects beside JPEGs. `boxes`
+writes COCO's JSON beside WebPs, a third smaller and slower to read; with `--val`, validation photos are drawn at random.
 """
 
 import argparse
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--task", choices=("masks", "boxes"), default="boxes")
     parser.add_argument("--side", type=int, default=448, help="longer side of a training photo at most")
+    parser.add_argument("--val-side", type=int, help="the same of a validation photo [default: its own]")
     parser.add_argument("--quality", type=int, default=70)
     parser.add_argument("--train", type=int, help="photos for training [default: all]")
     parser.add_argument("--val", type=int, help="photos for validation [default: all]")
@@ -57,7 +58,7 @@ def main() -> None:
     for split, count in (("train", options.train), ("val", options.val)):
         chosen = list(range(len(splits[split])))
         random.Random(0).shuffle(chosen)
-        side = options.side if split == "train" else None
+        side = options.side if split == "train" else options.val_side
         pack(splits[split], sorted(chosen[:count]), parts, split=split, side=side, quality=options.quality)
     if options.model is not None:
         pack_model(options.model, parts)
