@@ -7,11 +7,13 @@
     vitrine finetune voc/masks --model voc/model --task instances
 
 Photos are resized to a longer side; validation photos keep their size, as scores are computed at it, unless
-`--val-side` says otherwise. `masks` writes VOC's layout, with the masks of classes and of objects beside JPEGs. `boxes`
-writes COCO's JSON beside WebPs, a third smaller and slower to read; with `--val`, validation photos are drawn at random.
+`--val-side` says otherwise. With `--val`, they are drawn at random. `masks` writes VOC's layout, with the masks of
+classes and of objects beside JPEGs. `boxes` writes COCO's JSON beside JPEGs, or with `--webp` beside WebPs, a third
+smaller and slower to read: Pillow decodes one at a time, however many threads there are.
 """
 
 import argparse
+import functools
 import io
 import json
 import random
@@ -46,6 +48,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=448, help="longer side of a training photo at most")
     parser.add_argument("--val-side", type=int, help="the same of a validation photo [default: its own]")
     parser.add_argument("--quality", type=int, default=70)
+    parser.add_argument("--webp", action="store_true", help="photos with boxes as WebP")
     parser.add_argument("--train", type=int, help="photos for training [default: all]")
     parser.add_argument("--val", type=int, help="photos for validation [default: all]")
     parser.add_argument("--model", type=Path, help="folder of a model to pack too")
@@ -53,7 +56,10 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     parts = Parts(options.out, most_bytes=int(1e6 * options.megabytes))
-    pack = {"masks": pack_masks, "boxes": pack_boxes}[options.task]
+    pack = {
+        "masks": pack_masks,
+        "boxes": functools.partial(pack_boxes, kind="webp" if options.webp else "jpeg"),
+    }[options.task]
     splits = open_splits(f"{options.task}:{options.data}")
     for split, count in (("train", options.train), ("val", options.val)):
         chosen = list(range(len(splits[split])))
@@ -126,14 +132,21 @@ def pack_masks(
 
 
 def pack_boxes(
-    source: Source, chosen: list[int], parts: Parts, *, split: str, side: int | None, quality: int
+    source: Source,
+    chosen: list[int],
+    parts: Parts,
+    *,
+    split: str,
+    side: int | None,
+    quality: int,
+    kind: str,
 ) -> None:
     """Add the photos of a split, and COCO's annotations of them."""
     images, annotations = list[dict[str, object]](), list[dict[str, object]]()
     for number, index in enumerate(chosen, start=1):
         photo = resized(source, index, side)
-        name = f"{Path(source.name(index)).stem}.webp"
-        parts.add(f"boxes/{split}/{name}", encoded(photo, "WEBP", quality=quality))
+        name = f"{Path(source.name(index)).stem}.{kind}"
+        parts.add(f"boxes/{split}/{name}", encoded(photo, kind.upper(), quality=quality))
         images.append({"id": number, "file_name": name, "height": photo.height, "width": photo.width})
         size = (photo.height, photo.width)
         annotations += rows_of(source, index, size=size, picture=number, first=len(annotations) + 1)
