@@ -17,7 +17,6 @@ from vitrine.studies.planning import (
     facts_of,
     make_plans,
     runs_of,
-    with_rates,
 )
 from vitrine.studies.record import Study
 from vitrine.studies.registry import STUDIES, find_studies
@@ -107,7 +106,7 @@ def run_studies(
         )
     plans = make_plans(studies, size, data=data, target=target, seeds=seeds, out=out, compiles=compiles)
     outcome = execute_plans(plans, scale=scale, jobs=jobs, device=device, workers=workers, rate=rate)
-    lines = tuple(_finished_line(plan) for plan in with_rates(plans))
+    lines = tuple(_finished_line(plan) for plan in outcome.plans)
     return StudyResult(scale=scale, lines=lines, failed=outcome.failed, notes=outcome.notes)
 
 

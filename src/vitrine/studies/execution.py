@@ -15,7 +15,7 @@ from vitrine.studies.datasets import make_arrays
 from vitrine.studies.estimate import Estimate, estimate
 from vitrine.studies.inside import DISTANCE, SIMILARITY
 from vitrine.studies.planning import Plan, new_runs, with_rates
-from vitrine.studies.pool import carry_out_all
+from vitrine.studies.pool import Done, carry_out_all
 from vitrine.studies.record import Run
 from vitrine.studies.reporting import write_study_page
 from vitrine.studies.results import append_result
@@ -51,6 +51,8 @@ class Outcome:
 
     failed: tuple[str, ...]
     notes: tuple[str, ...]
+    plans: tuple[Plan, ...]
+    """The plans with the runs whose rates were chosen meanwhile."""
 
 
 def execute_plans(
@@ -71,7 +73,8 @@ def execute_plans(
             raise StoppedError("stopped; everything is saved; run the same call again to continue") from None
         for plan in plans:
             write_study_page(plan.folder / plan.page, plan.study, plan.finished(), notes=notes)
-    return Outcome(failed=tuple(failed), notes=tuple(notes))
+    reasons = tuple(f"{name_of(done.run)}: {done.reason}" for done in failed)
+    return Outcome(failed=reasons, notes=tuple(notes), plans=tuple(plans))
 
 
 def name_of(run: Run) -> str:
@@ -116,20 +119,20 @@ def _make_arrays(plans: Sequence[Plan], todo: Sequence[Run], *, workers: int) ->
 
 def _run_all(
     plans: Sequence[Plan], todo: Sequence[Run], place: Place, *, scale: str, notes: Sequence[str]
-) -> tuple[list[str], Sequence[Plan]]:
+) -> tuple[list[Done], Sequence[Plan]]:
     """Run everything; a study's page is written as soon as its last run ends.
 
     Return what failed, and the plans with the runs whose rates were chosen meanwhile.
     """
     left = Counter((run.on, run.study) for run in todo)
-    failed: dict[str, str] = {}
+    failed: list[Done] = []
 
     def released() -> list[Run]:
         """Return the runs whose learning rate the last run determined."""
         nonlocal plans
         if not any(plan.study.search for plan in plans):
             return []
-        before, plans = plans, with_rates(plans, failed={name.rpartition("/")[2] for name in failed})
+        before, plans = plans, with_rates(plans, failed=[done.run for done in failed])
         added = new_runs(before, plans)
         left.update((run.on, run.study) for run in added)
         # A wider search adds runs; a run that waited and has its result from an earlier call is no longer left.
@@ -141,7 +144,7 @@ def _run_all(
             run = done.run
             plan = next(one for one in plans if (one.on, one.study.name) == (run.on, run.study))
             if done.values is None:
-                failed[name_of(run)] = done.reason
+                failed.append(done)
                 # The last line of a traceback is the most informative.
                 advance(1, f"{name_of(run)} failed: {done.reason.strip().splitlines()[-1]}")
             else:
@@ -157,7 +160,7 @@ def _run_all(
             left[run.on, run.study] -= 1
             if not left[run.on, run.study]:
                 write_study_page(plan.folder / plan.page, plan.study, plan.finished(), notes=notes)
-    return [f"{name}: {reason}" for name, reason in failed.items()], plans
+    return failed, plans
 
 
 def _num_waiting(plans: Sequence[Plan]) -> int:

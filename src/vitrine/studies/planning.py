@@ -1,6 +1,7 @@
 """From studies, a scale and data to plans: every run, its key, what is left to do, and rates of a search."""
 
 import dataclasses
+import functools
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -139,37 +140,34 @@ def plans_on(
     fingerprints = {name: one.fingerprint for name, one in sets.items()}
     # The length is in the steps.
     series = hash_of({"scale": _without_length(scale), "data": fingerprints})
-    facts, plans = facts_of(sets), []
-    for study in studies:
+    facts = facts_of(sets)
 
-        def plan(rates: Mapping[str, float], grids: Grids, study: Study = study) -> Plan:
-            listed = runs_of(
-                study, scale, seeds=seeds, facts=facts, searches=not turn, rates=rates, grids=grids
-            )
-            runs = [run for run in listed if not (study.search and run.needs_rate) or run.needs_rate in rates]
-            keys = keys_of(runs, fingerprints)
-            folders = {run.name: out / study.name / "runs" / f"{run.name}-{keys[run.name]}" for run in runs}
-            return Plan(
-                study=study,
-                runs=tuple(
-                    dataclasses.replace(
-                        run, on=on, turn=turn, folder=folders[run.name], before=folders.get(run.after or "")
-                    )
-                    for run in runs
-                ),
-                keys=keys,
-                data=sets,
-                out=out,
-                series=series,
-                command=command_of(study.name, scale, data=data, target=target),
-                expected=tuple(listed),
-                remake=plan,
-                grids=grids,
-                on=on,
-            )
+    def plan_of(study: Study, rates: Mapping[str, float], grids: Grids) -> Plan:
+        listed = runs_of(study, scale, seeds=seeds, facts=facts, searches=not turn, rates=rates, grids=grids)
+        runs = [run for run in listed if not (study.search and run.needs_rate) or run.needs_rate in rates]
+        keys = keys_of(runs, fingerprints)
+        folders = {run.name: out / study.name / "runs" / f"{run.name}-{keys[run.name]}" for run in runs}
+        return Plan(
+            study=study,
+            runs=tuple(
+                dataclasses.replace(
+                    run, on=on, turn=turn, folder=folders[run.name], before=folders.get(run.after or "")
+                )
+                for run in runs
+            ),
+            keys=keys,
+            data=sets,
+            out=out,
+            series=series,
+            command=command_of(study.name, scale, data=data, target=target),
+            expected=tuple(listed),
+            # Bound to this study, however often and after whichever other study it is made again.
+            remake=functools.partial(plan_of, study),
+            grids=grids,
+            on=on,
+        )
 
-        plans.append(plan({}, {}))
-    return plans
+    return [plan_of(study, {}, {}) for study in studies]
 
 
 def _without_length(scale: Scale) -> dict[str, Any]:
@@ -257,7 +255,7 @@ def ended_searches(plan: Plan, *, failed: Collection[str] = ()) -> tuple[dict[st
     return rates, wider
 
 
-def with_rates(plans: Sequence[Plan], *, failed: Collection[str] = ()) -> list[Plan]:
+def with_rates(plans: Sequence[Plan], *, failed: Sequence[Run] = ()) -> list[Plan]:
     """Return the plans, with every run whose rate has been chosen and every rate that is still to be tried."""
     plans = list(plans)
     rates: dict[str, dict[str, float]] = {}
@@ -269,7 +267,9 @@ def with_rates(plans: Sequence[Plan], *, failed: Collection[str] = ()) -> list[P
             # Only the first data set of a study has searches.
             if not any(run.role == "search" for run in plan.runs):
                 continue
-            rates[plan.study.name], wider = ended_searches(plan, failed=failed)
+            # Studies have searches of the same name.
+            lost = {run.name for run in failed if (run.on, run.study) == (plan.on, plan.study.name)}
+            rates[plan.study.name], wider = ended_searches(plan, failed=lost)
             if wider:
                 is_widening = True
                 plans[number] = plan.remake(rates[plan.study.name], {**plan.grids, **wider})
