@@ -1,6 +1,7 @@
 """Models that answer for every pixel: their shapes, their cost, their way to disk and back, windows."""
 
 import dataclasses
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from vitrine.models.dense.config import (
     SegmenterConfig,
     as_encoder,
 )
-from vitrine.models.dense.eomt import EoMT, TrainedEoMT, masked_share
+from vitrine.models.dense.eomt import EoMT, QueryAnswers, TrainedEoMT, masked_block, masked_share
 from vitrine.models.dense.windows import covering_size, most_likely, picture_scores, starts
 
 VIT = as_encoder(
@@ -77,12 +78,57 @@ def test_an_eomt_is_a_plain_vit_once_nothing_is_masked(kind: str) -> None:
     images = torch.randn(2, 3, 32, 32)
     answers = trained(images, torch.ones(2))
     masks, classes = model.answers(images)
-    # Attention with a bias of zeros and attention without one are different kernels.
+    # The attention of the queries is written out in training, and fused otherwise.
     torch.testing.assert_close(answers.masks[-1], masks, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(answers.classes[-1], classes, rtol=1e-4, atol=1e-5)
     assert answers.masks.shape == (3, 2, 7, 8, 8)
     masked = trained(images, torch.zeros(2))
     assert not torch.allclose(masked.masks[-1], masks, atol=1e-3)
+
+
+def test_a_block_hides_patches_from_queries_as_the_formula_does() -> None:
+    block = build(VIT).blocks[0].double()
+    tokens, is_hidden = torch.randn(2, 7 + 5 + 16, 32, dtype=torch.float64), torch.rand(2, 7, 16) < 0.5
+    is_hidden[0, 0] = True  # this query still sees all queries and the five tokens before the patches
+    bias = torch.zeros(2, 1, 28, 28, dtype=torch.float64)
+    bias[:, 0, :7, 12:].masked_fill_(is_hidden, -math.inf)
+    q, k, v = block.attention.project(block.norm_1(tokens))
+    mixed = (q @ k.transpose(-2, -1) / math.sqrt(8) + bias).softmax(dim=-1) @ v
+    wanted = tokens + block.scale_1(block.attention.join(mixed))
+    wanted = wanted + block.scale_2(block.mlp(block.norm_2(wanted)))
+    torch.testing.assert_close(masked_block(block, tokens, is_hidden), wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiles", [False, True])
+def test_gradients_through_masked_queries_on_a_gpu_are_those_of_fp32(compiles: bool) -> None:
+    """1,125 tokens, no multiple of 8, as with windows of 448 px; a fused kernel with a mask returned 1e9 here."""
+    vit = as_encoder(
+        ViTConfig(
+            image_size=(448, 448),
+            patch_size=(14, 14),
+            width=96,
+            depth=3,
+            num_heads=2,
+            mlp_width=96,
+            layer_scale=1.0,
+        )
+    )
+    model = build(EoMTConfig(vit=vit, num_classes=5, num_queries=100, num_blocks=2)).cuda()
+    assert isinstance(model, EoMT)
+    trained = TrainedEoMT(model, num_points=4)
+    images = torch.randn(4, 3, 448, 448, device="cuda")
+    gradients = []
+    for in_bf16 in (False, True):
+        forward = torch.compile(trained) if compiles and in_bf16 else trained
+        trained.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=in_bf16):
+            answers: QueryAnswers = forward(images, torch.zeros(4, device="cuda"))
+        (answers.masks.float().square().mean() + answers.classes.float().square().mean()).backward()
+        gradients.append([p.grad.clone() for p in trained.parameters() if p.grad is not None])
+    norms = [torch.stack([one.norm() for one in each]).norm() for each in gradients]
+    # bf16 moves a few patches across the border of a mask, so single tensors differ by more than rounding.
+    torch.testing.assert_close(norms[1], norms[0], rtol=0.1, atol=0)
 
 
 def test_masks_are_annealed_away_block_after_block() -> None:
