@@ -71,7 +71,9 @@ TOY_RUNS = [
     ("short_run.py", "{folders} --model {model} --steps 2 --batch-size 2 --workers 0"),
     ("small_sets.py", "{folders} --classes 2 --shots 3 --steps 0,2 --draws 1 --test 2 --model {model} --device cpu "
      "--workers 0 --out {out}/small.jsonl"),
+    ("closed_form.py", "{features} --shots 2,5 --draws 1"),
     ("temperatures.py", "{features} --shots 2 --held-out 6 --draws 1 --trials 1"),
+    ("temperatures.py", "{logits} {logits}"),
     ("trust.py", "coverage {features} --draws 2"),
     ("trust.py", "labels {features} --draws 2"),
     ("trust.py", "suggest {features} --count 4 --rounds 1 --draws 2"),
@@ -125,6 +127,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
         "candidates": two_candidates(root / "candidates.txt"), "boxes": voc_boxes(root / "boxes"),
         "objects": voc_objects(root / "objects", train=2, val=1),
         "features": small_features(root / "features.npz"), "far": small_features(root / "far.npz", shift=9.0),
+        "logits": small_logits(root / "logits.npz"),
     }  # fmt: skip
 
 
@@ -180,6 +183,15 @@ def small_features(file: Path, *, shift: float = 0.0) -> Path:
     labels = np.arange(120) % 3
     rows = 2 * np.eye(3, 5)[labels] + generator.normal(0, 1, (120, 5)) + shift
     np.savez(file, features=rows.astype(np.float32), labels=labels, split=np.arange(120) // 60)
+    return file
+
+
+def small_logits(file: Path) -> Path:
+    """Logits of held-out and test pictures of three classes, as `answers_table.py --logits` writes them."""
+    generator = np.random.default_rng(0)
+    held_out, test = np.arange(30) % 3, np.arange(60) % 3
+    logits = [2 * np.eye(3)[labels] + generator.normal(0, 1, (len(labels), 3)) for labels in (held_out, test)]
+    np.savez(file, held_out=logits[0], held_out_labels=held_out, test=logits[1], test_labels=test)
     return file
 
 

@@ -129,11 +129,12 @@ def fit_heads(
 
     def finished(best: Candidate) -> ClosedForm:
         line, bias = best.line or examples.fitted(best)
-        sharpness = 1 / fit_temperature(best.left_out, examples.targets, weights=examples.weights)
-        right = is_right(best.left_out, examples.targets)
+        scores = examples.with_evidence(best, (line, bias)).left_out
+        sharpness = 1 / fit_temperature(scores, examples.targets, weights=examples.weights)
+        right = is_right(scores, examples.targets)
         solution = torch.cat([line, bias[None] / BIAS_FEATURE])  # (D, K)
         left_out = with_constant(normalise(features)) @ solution  # rows without weight were never fitted
-        left_out[counted] = best.left_out
+        left_out[counted] = scores
         return ClosedForm(
             normalise=normalise,
             weights=solution,

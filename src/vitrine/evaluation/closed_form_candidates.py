@@ -26,6 +26,9 @@ STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 # Folds by the number of examples: few examples cannot spare a fifth of them.
 FEW = 500
 FOLDS_OF_FEW, FOLDS = 10, 5
+# Folds for the evidence of the chosen fit where classes have fewer examples than this on average: without a fifth of
+# 20 photos per class, a fit is right less often than the one that is kept (docs/experiments.md, "Closed form").
+FOLDS_OF_EVIDENCE, FEW_PER_CLASS = 20, 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +57,15 @@ class Examples:
     ) -> None:
         self.features, self.targets, self.weights = features, targets.long(), weights
         self.num_classes, self.is_multi_label = num_classes, targets.ndim == 2
-        self.is_balanced = is_balanced and not self.is_multi_label
-        self.folds = [
-            (torch.from_numpy(rest).to(features.device), torch.from_numpy(fold).to(features.device))
-            for rest, fold in folds_of(self.targets, seed=seed)
+        self.is_balanced, self.seed = is_balanced and not self.is_multi_label, seed
+        self.folds = self.divided()
+
+    def divided(self, number: int | None = None) -> list[tuple[Tensor, Tensor]]:
+        """Divide the examples into folds; return the rest and the fold, as indices on their device."""
+        device = self.features.device
+        return [
+            (torch.from_numpy(rest).to(device), torch.from_numpy(fold).to(device))
+            for rest, fold in folds_of(self.targets, number=number, seed=self.seed)
         ]
 
     def candidates(self, methods: Sequence[Method], *, l2: Sequence[float]) -> Iterator[Candidate]:
@@ -70,7 +78,7 @@ class Examples:
         if "discriminant" in methods and not self.is_multi_label:
             parts = [self.discriminants(rest, SHRINKAGES) for rest, _ in self.folds]
             for number, share in enumerate(SHRINKAGES):
-                yield self.gathered("discriminant", share, [lines[number] for lines in parts])
+                yield self.gathered("discriminant", share, [lines[number] for lines in parts], self.folds)
         if "logistic" in methods:
             yield from self.logistic_candidates()
 
@@ -83,17 +91,19 @@ class Examples:
                 self.logistic(rest, strength, start=line)
                 for (rest, _), line in zip(self.folds, lines, strict=True)
             ]
-            candidate = self.gathered("logistic", strength, lines)
+            candidate = self.gathered("logistic", strength, lines, self.folds)
             yield candidate
             loss = self.loss(candidate)
             if loss > last:
                 return
             last = loss
 
-    def gathered(self, method: Method, strength: float, lines: Sequence[Line]) -> Candidate:
+    def gathered(
+        self, method: Method, strength: float, lines: Sequence[Line], folds: Sequence[tuple[Tensor, Tensor]]
+    ) -> Candidate:
         """Collect the scores of every fold by the line that was fitted without it."""
         left_out = self.features.new_zeros(len(self.features), self.num_classes)
-        for (_, fold), (line, bias) in zip(self.folds, lines, strict=True):
+        for (_, fold), (line, bias) in zip(folds, lines, strict=True):
             left_out[fold] = self.features[fold] @ line + bias
         return Candidate(method=method, strength=strength, left_out=left_out)
 
@@ -132,6 +142,22 @@ class Examples:
             return self.discriminants(everything, [candidate.strength])[0]
         return self.logistic(everything, candidate.strength, start=None)
 
+    def with_evidence(self, candidate: Candidate, line: Line) -> Candidate:
+        """Score the left-out examples of a candidate, whose fit to all is `line`, by fits to almost all examples.
+
+        Candidates are compared by few folds, which is fast; with few examples per class, their scores are those of a
+        classifier that is worse and less sure than the one that is kept.
+        """
+        is_exact = candidate.line is not None
+        if is_exact or self.is_multi_label or len(self.features) >= FEW_PER_CLASS * self.num_classes:
+            return candidate
+        folds = self.divided(FOLDS_OF_EVIDENCE)
+        if candidate.method == "discriminant":
+            lines = [self.discriminants(rest, [candidate.strength])[0] for rest, _ in folds]
+        else:
+            lines = [self.logistic(rest, candidate.strength, start=line) for rest, _ in folds]
+        return self.gathered(candidate.method, candidate.strength, lines, folds)
+
     def best(self, candidates: Sequence[Candidate]) -> Candidate:
         """Return the candidate with the least log loss on left-out examples, each at its own temperature."""
         return min(candidates, key=self.loss)
@@ -150,11 +176,18 @@ class Examples:
         return float(weights @ losses / weights.sum())
 
 
-def folds_of(targets: Tensor, *, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Divide examples into folds, each with its share of every class; return the rest and the fold, as indices."""
+def folds_of(
+    targets: Tensor, *, seed: int, number: int | None = None
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Divide examples into folds, each with its share of every class; return the rest and the fold, as indices.
+
+    There are no more folds than examples per class on average, so that a fold has one of every class. Otherwise the
+    class of a left-out example would have fewer examples left than the others, and its score would be too low.
+    """
     count = len(targets)
-    number = min(FOLDS_OF_FEW if count < FEW else FOLDS, count)
     keys = (targets.argmax(dim=1) if targets.ndim == 2 else targets).cpu()
+    per_class = count // max(len(keys.unique()), 1)
+    number = min(number or (FOLDS_OF_FEW if count < FEW else FOLDS), max(per_class, 2), count)
     order = np.random.default_rng(seed).permutation(count)
     order = order[np.argsort(keys.numpy()[order], kind="stable")]  # class by class, shuffled inside
     place = np.empty(count, dtype=np.int64)

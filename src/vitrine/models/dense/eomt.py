@@ -190,7 +190,9 @@ def hidden_patches(masks: Tensor, is_masked: Tensor, *, grid: tuple[int, int]) -
     return (on_grid <= 0) & is_masked[..., None]
 
 
-def masked_block(block: nn.Module, tokens: Tensor, is_hidden: Tensor, places: Rotation | None = None) -> Tensor:
+def masked_block(
+    block: nn.Module, tokens: Tensor, is_hidden: Tensor, places: Rotation | None = None
+) -> Tensor:
     """Run a block on tokens (B, Q + T, D) in which some patches are hidden from the queries (B, Q, N).
 
     The attention of the few queries is written out, and that of all other tokens needs no mask: fused kernels with a
