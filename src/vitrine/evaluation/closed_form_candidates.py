@@ -186,7 +186,7 @@ def folds_of(
     """
     count = len(targets)
     keys = (targets.argmax(dim=1) if targets.ndim == 2 else targets).cpu()
-    per_class = count // max(len(keys.unique()), 1)
+    per_class = count // max(len(np.unique(keys.numpy())), 1)
     number = min(number or (FOLDS_OF_FEW if count < FEW else FOLDS), max(per_class, 2), count)
     order = np.random.default_rng(seed).permutation(count)
     order = order[np.argsort(keys.numpy()[order], kind="stable")]  # class by class, shuffled inside

@@ -52,8 +52,8 @@ def carry_out_all(
 
     After every run, `more` returns the runs that can now start.
     """
-    waiting = longest_first(runs)
-    if jobs <= 1:
+    waiting, failed = longest_first(runs), list[Run]()
+    if jobs <= 1 or not waiting:
         yield from one_by_one(waiting, work, context, names=names, more=more)
         return
     pending = {names(run) for run in waiting}
@@ -80,10 +80,13 @@ def carry_out_all(
                 pending.discard(names(run))
                 yield Done(run=run, values=values, reason=reason)
                 if values is None:
+                    failed.append(run)
                     yield from given_up(run, waiting, pending, names)
                 if added := more():
                     pending |= {names(one) for one in added}
                     waiting = longest_first([*waiting, *added])
+                    for one in failed:  # an added run may need one that failed before
+                        yield from given_up(one, waiting, pending, names)
             if waiting and not busy and not idle:
                 for run in waiting:
                     yield Done(run=run, values=None, reason="no process is left to run it")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from vitrine.errors import TrainingError
+from vitrine.studies import pool
 from vitrine.studies.pool import carry_out_all, longest_first, may_start, taken_by
 from vitrine.studies.record import Run, Setup, in_order
 from vitrine.studies.registry import STUDIES
@@ -65,6 +66,25 @@ def test_a_failure_is_said_and_stops_what_depends_on_it_alone(jobs: int) -> None
     assert len(failed) == 9
     assert all("whose weights it needs, failed" in reason for reason in failed.values())
     assert sum(found.values is not None for found in done) == len(listed()) - 10
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_is_added_after_the_one_it_needs_failed_is_not_started(jobs: int) -> None:
+    needed, *others = listed(seeds=1)
+    late = [run for run in others if run.after == needed.name]
+    waves = iter([late])
+    done = list(
+        carry_out_all([needed], note, (needed.name,), jobs=jobs, names=name, more=lambda: next(waves, []))
+    )
+    reasons = {found.run.name: found.reason for found in done}
+    assert reasons.pop(needed.name) == "the loss is not finite"
+    assert set(reasons) == {run.name for run in late}
+    assert all(reason == f"{needed.name}, whose weights it needs, failed" for reason in reasons.values())
+
+
+def test_nothing_to_do_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "processes_for", None)
+    assert not list(carry_out_all([], note, (), jobs=8, names=name, more=list))
 
 
 def test_processes_that_die_are_reported_and_nothing_hangs() -> None:
