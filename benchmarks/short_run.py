@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int)
+    parser.add_argument("--set", action="append", default=[], help="a setting, as of `vitrine finetune`")
     parser.add_argument("--profile", action="store_true", help="list functions by their CPU time")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -102,7 +103,7 @@ def timed(data: Path, out: Path, options: argparse.Namespace) -> Clock:
     with listening(clock):
         vitrine.finetune(
             data, model=options.model, out=out, steps=options.steps, batch_size=options.batch_size,
-            device=options.device, hold_out=0.1, **more,
+            device=options.device, hold_out=0.1, set=options.set, **more,
         )  # fmt: skip
     return clock
 

@@ -68,7 +68,7 @@ TOY_RUNS = [
     ("serve.py", "latency {model} --count 10"),
     ("partial_training.py", "{folders} --model {model} --arms lora-16 --steps 2 --size 32 --device cpu --workers 0 "
      "--steps-of ViT-Ti/16 --batch-size 1 --out {out}/partial.jsonl"),
-    ("short_run.py", "{folders} --model {model} --steps 2 --batch-size 2 --workers 0"),
+    ("short_run.py", "{folders} --model {model} --steps 2 --batch-size 2 --workers 0 --set training.graphs=true"),
     ("small_sets.py", "{folders} --classes 2 --shots 3 --steps 0,2 --draws 1 --test 2 --model {model} --device cpu "
      "--workers 0 --out {out}/small.jsonl"),
     ("closed_form.py", "{features} --shots 2,5 --draws 1"),

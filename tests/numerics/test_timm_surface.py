@@ -186,6 +186,14 @@ def test_a_keyword_that_has_no_meaning_here_is_refused_by_its_name(
     assert error.value.option == option
 
 
+def test_calls_written_for_timm_build_new_weights_and_say_where_trained_ones_are() -> None:
+    small = {"img_size": 32, "depth": 1, "embed_dim": 48, "num_heads": 3}
+    model = create_model("vit_tiny_patch16_224", pretrained=False, num_classes=0, **small)
+    assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 48)
+    with pytest.raises(ConfigError, match=r"draws new weights; load trained ones with vitrine.load"):
+        create_model("vit_tiny_patch16_224", pretrained=True, **small)
+
+
 @pytest.mark.parametrize(
     ("name", "timms", "size", "options"),
     [

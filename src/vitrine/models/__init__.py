@@ -75,10 +75,10 @@ def create_model(
 
     Names are the paper's (`ViT-B/16`, `R50+ViT-B/16`, `BiT-R50x1`), timm's (`vit_base_patch16_224`) or
     torchvision's (`vit_b_16`). Options are the fields of the model's config, such as `ViTConfig`, or timm's keywords
-    (`embed_dim`).
+    (`embed_dim`). Without classes (None, or timm's 0) there is no head, and the model returns features.
     """
     return build(
-        configure(name, num_classes=num_classes, image_size=image_size, channels=channels, **options)
+        configure(name, num_classes=num_classes or None, image_size=image_size, channels=channels, **options)
     )
 
 

@@ -44,7 +44,7 @@ ACTIVATIONS = {
 def in_our_words(options: dict[str, Any], config: Any) -> dict[str, Any]:
     """Return options with timm's keywords replaced by ours, for the config of a named model."""
     known = {field.name for field in dataclasses.fields(config)}
-    options, width = dict(options), getattr(config, "width", None)
+    options, width = without_pretrained(options), getattr(config, "width", None)
     if width and "mlp_width" in known and "embed_dim" in options and "mlp_width" not in options:
         options.setdefault("mlp_ratio", config.mlp_width / width)  # timm's models keep the ratio
     ours: dict[str, Any] = {}
@@ -58,6 +58,17 @@ def in_our_words(options: dict[str, Any], config: Any) -> dict[str, Any]:
                 raise ConfigError(f"{name} and {option} are the same option; give one of them", option=name)
             ours[option] = setting
     return ours
+
+
+def without_pretrained(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options without timm's `pretrained`, which must be false here."""
+    if options.get("pretrained"):
+        raise ConfigError(
+            "create_model draws new weights; load trained ones with vitrine.load, from a file, a folder or a hub id "
+            "such as timm/vit_base_patch16_224.augreg_in21k",
+            option="pretrained",
+        )
+    return {name: value for name, value in options.items() if name != "pretrained"}
 
 
 def translated(name: str, value: Any, *, width: int | None) -> dict[str, Any]:
