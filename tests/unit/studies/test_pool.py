@@ -79,7 +79,7 @@ def test_a_run_that_is_added_after_the_one_it_needs_failed_is_not_started(jobs: 
     reasons = {found.run.name: found.reason for found in done}
     assert reasons.pop(needed.name) == "the loss is not finite"
     assert set(reasons) == {run.name for run in late}
-    assert all(reason == f"{needed.name}, whose weights it needs, failed" for reason in reasons.values())
+    assert all("whose weights it needs" in reason for reason in reasons.values())
 
 
 def test_nothing_to_do_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
