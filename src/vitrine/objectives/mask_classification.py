@@ -4,7 +4,7 @@ Per image and prediction, targets are assigned to queries so that the cost is lo
 dice at random points. The loss of the masks is computed at points where they are least certain. Pixels that count
 nowhere have no weight at any point; the authors' losses take them for ground that belongs to no target.
 
-Shapes: S predictions, B images, Q queries, K classes, M targets in a batch, m in an image, P points, H x W pixels.
+Shapes: S predictions, B images, Q queries, K classes, M targets in a batch, up to m in an image, P points, H x W px.
 """
 
 import math
@@ -180,33 +180,32 @@ class MaskClassificationObjective(SegmentationObjective):
         self, answers: QueryAnswers, targets: Targets, maps: Tensor, shared: "WeightedPoints"
     ) -> Tensor:
         """Return the query of each target in each prediction (S, M)."""
-        S, _, Q = answers.masks.shape[:3]
+        S, B = answers.masks.shape[:2]
+        # The targets of each image, with empty places after the last, so that one product serves all images.
         truth = at_points(maps[:, None], shared.points[targets.image])[:, 0]  # (M, P)
+        place = torch.from_numpy(np.concatenate([np.arange(count) for count in targets.counts])).to(
+            maps.device
+        )
+        wanted = truth.new_zeros(B, max(targets.counts), truth.shape[1])
+        labels = targets.label.new_zeros(B, max(targets.counts))
+        wanted[targets.image, place], labels[targets.image, place] = truth, targets.label
         costs = []
         for step in range(S):
             sampled = at_points(answers.masks[step].float(), shared.points)  # (B, Q, P)
             probabilities = answers.classes[step].float().softmax(dim=-1)
-            for image, (first, count) in enumerate(
-                zip(starts_of(targets.counts), targets.counts, strict=True)
-            ):
-                rows, wanted, weights = (
-                    sampled[image], truth[first : first + count], shared.weights[image],
-                )  # fmt: skip
-                labels = targets.label[first : first + count]
-                costs.append(
-                    self.mask_weight * cross_entropies(rows, wanted, weights)
-                    + self.dice_weight * dice_costs(rows, wanted, weights)
-                    - self.class_weight * probabilities[image][:, labels]
-                )
+            costs.append(
+                self.mask_weight * cross_entropies(sampled, wanted, shared.weights)
+                + self.dice_weight * dice_costs(sampled, wanted, shared.weights)
+                - self.class_weight
+                * probabilities.gather(2, labels[:, None].expand(-1, sampled.shape[1], -1))
+            )
         # One copy to the host for all images and predictions.
-        flat = torch.cat([cost.flatten() for cost in costs]).double().cpu().numpy() if costs else np.zeros(0)
-        matches, place = [], 0
-        for cost in costs:
-            matrix = np.nan_to_num(flat[place : place + cost.numel()].reshape(Q, -1), nan=0.0, posinf=1e6)
-            matches.append(assigned(matrix))
-            place += cost.numel()
-        queries = np.concatenate(matches) if matches else np.zeros(0, dtype=np.int64)
-        return torch.from_numpy(queries).to(maps.device).view(S, -1)
+        matrices = np.nan_to_num(torch.stack(costs).double().cpu().numpy(), nan=0.0, posinf=1e6)
+        queries = [
+            np.concatenate([assigned(own[:, :count]) for own, count in zip(one, targets.counts, strict=True)])
+            for one in matrices
+        ]
+        return torch.from_numpy(np.stack(queries)).to(maps.device)
 
     def mask_losses(
         self, logits: Tensor, maps: Tensor, candidates: "WeightedPoints", extra: "WeightedPoints"
@@ -266,25 +265,22 @@ def targets_in(masks: Tensor, *, num_classes: int) -> Targets:
     return Targets(image, label, tuple(present.sum(dim=1).tolist()))
 
 
-def starts_of(counts: tuple[int, ...]) -> list[int]:
-    """Return where the targets of each image begin."""
-    return [sum(counts[:image]) for image in range(len(counts))]
-
-
 def at_points(maps: Tensor, points: Tensor) -> Tensor:
     """Sample maps (B, C, h, w) bilinearly at points (B, P, 2) from -1 to 1: (B, C, P)."""
     return F.grid_sample(maps, points[:, :, None], mode="bilinear", align_corners=False)[..., 0]
 
 
 def cross_entropies(logits: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
-    """Return the cross-entropy of each query (Q, P) with each target (m, P) at weighted points (P,): (Q, m)."""
-    positive, negative = F.softplus(-logits), F.softplus(logits)
-    sums = positive @ (weights * wanted).T + negative @ (weights * (1 - wanted)).T
-    return sums / weights.sum().clamp_min(1)
+    """Return the cross-entropy of queries (B, Q, P) with targets (B, m, P) at weighted points (B, P): (B, Q, m)."""
+    # softplus(-x) t + softplus(x) (1 - t) is softplus(x) - x t.
+    of_none = (F.softplus(logits) * weights[:, None]).sum(dim=2)  # (B, Q)
+    sums = of_none[..., None] - logits @ (wanted * weights[:, None]).mT
+    return sums / weights.sum(dim=1).clamp_min(1)[:, None, None]
 
 
 def dice_costs(logits: Tensor, wanted: Tensor, weights: Tensor) -> Tensor:
-    """Return the dice loss of each query (Q, P) with each target (m, P) at weighted points (P,): (Q, m)."""
-    probability, wanted = logits.sigmoid(), wanted * weights
-    overlap = 2 * probability @ wanted.T + 1
-    return 1 - overlap / ((probability * weights).sum(dim=1)[:, None] + wanted.sum(dim=1)[None] + 1)
+    """Return the dice loss of queries (B, Q, P) with targets (B, m, P) at weighted points (B, P): (B, Q, m)."""
+    probability, wanted = logits.sigmoid(), wanted * weights[:, None]
+    overlap = 2 * probability @ wanted.mT + 1
+    areas = (probability * weights[:, None]).sum(dim=2)[..., None] + wanted.sum(dim=2)[:, None]
+    return 1 - overlap / (areas + 1)

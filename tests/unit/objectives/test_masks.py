@@ -106,6 +106,18 @@ def test_the_loss_of_queries_equals_the_one_that_is_written_out() -> None:
     torch.testing.assert_close(losses.mean(), written_out(answers, masks), rtol=1e-4, atol=1e-4)
 
 
+def test_a_batch_without_a_labelled_pixel_has_the_loss_of_no_object_alone() -> None:
+    B, P = 2, OBJECTIVE.num_points
+    masks = torch.full((B, 12, 12), 255)
+    answers = QueryAnswers(torch.randn(2, B, 4, 6, 6), torch.randn(2, B, 4, 4), torch.rand(B, 5 * P, 2))
+    targets = targets_in(masks, num_classes=3)
+    maps, known = torch.zeros(0, 12, 12), torch.zeros(B, 12, 12)
+    ones = torch.ones(B)
+    losses, _ = OBJECTIVE.set_losses(answers, targets, maps, known, per_target=ones, per_query=ones)
+    entropies = -answers.classes.log_softmax(dim=-1)[..., 3]  # (S, B, Q)
+    torch.testing.assert_close(losses, 2 * 0.1 * entropies.sum(dim=(0, 2)))
+
+
 def test_an_image_has_the_same_loss_in_any_micro_batch() -> None:
     """Points and masked queries are drawn by the image's key, not by its place in a batch."""
     torch.manual_seed(0)
