@@ -130,6 +130,7 @@ def test_the_page_draws_what_was_found(server: Running, model: str, tmp_path: Pa
         page.goto(f"{server.address}/?model={model}")
         until(page, "document.body.dataset.ready === 'yes'")
         assert page.locator("#tab-teach").is_hidden()
+        assert ("objects" in page.locator("#lead").inner_text()) == (model != "linear")
         with page.expect_file_chooser() as chooser:
             page.click("#drop [data-choose]")
         chooser.value.set_files(tmp_path / "photo.jpg")

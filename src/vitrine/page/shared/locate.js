@@ -6,6 +6,11 @@ const MOST_OPAQUE = 0.85; // what a mask covers stays visible
 const LEAST_SCORE = 0.05; // boxes below it are not requested
 export const locates = (model) => ["masks", "boxes", "instances"].includes(model.answers);
 
+// What the models answer about a picture, before there is one.
+export const invitation = (models) => models.some((model) => model.answers === "masks")
+  ? "Add a picture to see what covers which part of it."
+  : "Add a picture to see the objects in it, and where they are.";
+
 // Shows the controls that the models have: strength for masks, the least score for objects.
 export function showLocateControls(models, onChange) {
   const boxes = models.some((model) => model.answers === "boxes" || model.answers === "instances");

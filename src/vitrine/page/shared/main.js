@@ -1,7 +1,7 @@
 // The page: tabs, theme, and pictures that are dropped, pasted or chosen.
 import { ask } from "./api.js";
 import { $, $$, notice } from "./dom.js";
-import { locates } from "./locate.js";
+import { invitation, locates } from "./locate.js";
 import { show, startLook } from "./look.js";
 import { showModels, startModel } from "./model.js";
 import { chooseFiles, picturesOf, takePicture } from "./picture.js";
@@ -130,6 +130,7 @@ function showServed(served) {
   if (!models.length) return;
   // A classifier is taught on features of whole pictures; masks and boxes have a head of their own.
   $("#tab-teach").hidden = models.every(locates);
+  if (models.every(locates)) $("#lead").textContent = invitation(models);
   startLook(models);
   startModel(models);
   if (isFirst) startTeach(models);
