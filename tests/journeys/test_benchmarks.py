@@ -40,8 +40,6 @@ TOY_RUNS = [
     ("data.py", "--images {pets}/images --count 12 --size 32 --batch 4 --rounds 1 --workers 0,1"),
     ("dedup.py", "{pets}/images {photos} --synthetic 200 20 --sheets {out}"),
     ("deploy.py", "{demo}/run --calibrate {data} --data {data} --rounds 1 --batches 1 --targets onnx"),
-    ("descendants.py", "speed {cifar} --scales tiny --steps 3 --at-once 1 --ways launched,recorded "
-     "--device cpu --methods 2"),
     ("dense_packing.py", "{boxes} {out}/packed --side 40 --val 1 --megabytes 0.002"),
     ("dense_packing.py", "{objects} {out}/packed --task masks --side 40 --model {demo}/run/model --megabytes 4"),
     ("dinov2_onnx.py", "{dinov2} {photos} --count 1"),
@@ -91,6 +89,10 @@ SLOW_RUNS = [
         "answers_table.py",
         "run {packs} {out}/answers --models {model} --shots 4 --draws 1 --workers 1 --jobs 1 --cores 1 "
         "--set training.batch_size=4 --set epochs=1 --set fewest_steps=2 --arms closed,before,new,lora-4 --logits",
+    ),
+    (
+        "descendants.py",
+        "speed {cifar} --scales tiny --steps 3 --at-once 1 --ways launched,recorded --device cpu --methods 2",
     ),
     ("checkpoints.py", "convert --model ViT-Ti/16 --to vitrine"),
     ("cpu.py", "infer --depth 1 --batches 1 --rounds 1 --eager"),

@@ -152,6 +152,8 @@ class Examples:
         if is_exact or self.is_multi_label or len(self.features) >= FEW_PER_CLASS * self.num_classes:
             return candidate
         folds = self.divided(FOLDS_OF_EVIDENCE)
+        if len(folds) == len(self.folds):  # the same folds
+            return candidate
         if candidate.method == "discriminant":
             lines = [self.discriminants(rest, [candidate.strength])[0] for rest, _ in folds]
         else:
