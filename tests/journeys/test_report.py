@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 import typer.main
 from journeys.commandline import assert_refused, inside
 from pictures import class_folders
@@ -23,6 +24,7 @@ OPTIONS = ("--batch-size", "4", "--device", "cpu", "--workers", "0", "--lr", "1e
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
     small = create_model(
         "ViT-B/16", image_size=32, num_classes=3, patch_size=8, width=16, depth=2, num_heads=2, mlp_width=32
     )
@@ -58,7 +60,8 @@ def headings(page: str) -> list[str]:
 
 def test_the_page_shows_all_there_is_and_loads_nothing_from_elsewhere(run: Path) -> None:
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert headings(page) == [
+    # After twelve steps, a remark on the gap between training and validation depends on the last bits of the sums.
+    assert [title for title in headings(page) if title != "What happened"] == [
         "Most confident mistakes", "Worst classes", "Confusion matrix", "Most often confused", "Calibration",
         "Curves", "Data", "What to do next", "Repeat this run",
     ]  # fmt: skip
