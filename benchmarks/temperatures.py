@@ -40,19 +40,20 @@ def squares(logits: Tensor, labels: Tensor, *, num_images: float) -> Tensor:
 
 
 LOSSES = {"spread": spread_losses, "all classes": log_losses, "the answer": answer_losses}
+# Those that are compared on files of logits.
+EVERY_LOSS = {**LOSSES, "Brier score of the answer": squares}
 
 
 def fitted(way: str, logits: Tensor, labels: Tensor) -> float:
     """Return the temperature that a loss asks for; `both` is the package's."""
     if way == "both":
         return fit_temperature(logits, labels)
-    losses = [float(LOSSES[way](logits / one, labels, num_images=len(labels)).sum()) for one in TRIED]
+    losses = [float(EVERY_LOSS[way](logits / one, labels, num_images=len(labels)).sum()) for one in TRIED]
     return TRIED[int(np.argmin(losses))]
 
 
 def compare_logits(files: Sequence[Path]) -> None:
     """Print the calibration error over the test pictures of all files, by each way to fit a temperature."""
-    LOSSES["Brier score of the answer"] = squares
     scaled: dict[str, list[Tensor]] = {}
     labels = []
     for file in files:
@@ -64,7 +65,7 @@ def compare_logits(files: Sequence[Path]) -> None:
         labels.append(arrays["test_labels"].long())
         right = float((held.argmax(1) == own).double().mean())
         gaps = [abs(float((held / one).softmax(1).amax(1).mean()) - right) for one in TRIED]
-        temperatures = {way: fitted(way, held, own) for way in (*LOSSES, "both")}
+        temperatures = {way: fitted(way, held, own) for way in (*EVERY_LOSS, "both")}
         temperatures["mean confidence"] = TRIED[int(np.argmin(gaps))]
         errors = [calibration_error(test / one, labels[-1]) or 0.0 for one in TRIED]
         temperatures["best for the test pictures"] = TRIED[int(np.argmin(errors))]
